@@ -1,7 +1,8 @@
-"""Children of a job: enqueued once, whatever happens to their parent, and joined without holding anything.
+"""Child jobs: enqueued once, whatever happens to their parent, and joined without occupying a worker.
 
-Their rows and the step that names their ids are written together, under the parent's lease. What came of those that are
-joined is kept with the parent: a later run sees the same, even when the children themselves are gone.
+The children and the checkpoint that stores their IDs are written in one transaction, under the parent's lease. The
+outcomes of joined children are stored with the parent, so a later run reads the same outcomes even after the children
+are deleted.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from keptwork.worker.steps import Steps
 MOST_IN_ONE_WRITE = 1000
 AT_ONCE = 500
 LOOKS_AGAIN_US = 300_000_000
-"""A join looks again by itself at the latest after this long, whether it was woken or not."""
+"""Maximum time until a suspended join checks its children again, even without a wakeup."""
 
 GONE = "gone"
 _OUTCOME = ("id", "tenant_id", "parent_id", "state", "reason", "error", "result", "result_hash")
@@ -41,25 +42,25 @@ Ask = Callable[[Job, Callable[[Store], Awaitable[Any]]], Awaitable[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A job that was spawned by another, and can be joined by it."""
+    """A child job, which its parent can join."""
 
     key: int
 
     @property
     def id(self) -> str:
-        """Its public id."""
+        """The public ID."""
         return ids.public(JOB.prefix, self.key)
 
 
 class Spawnable(Protocol):
-    """A declared kind of job."""
+    """A declared job."""
 
     @property
     def kind(self) -> JobType: ...
 
 
 class Children:
-    """Those of one job, in one run of its handler."""
+    """The children of one job, in one run of its handler."""
 
     def __init__(self, job: Job, steps: Steps, ask: Ask, kinds: Mapping[str, JobType]) -> None:
         self._job = job
@@ -71,7 +72,8 @@ class Children:
         return (await self.spawn_many(name, job, [arguments]))[0]
 
     async def spawn_many(self, name: str, job: Spawnable | str, many: Sequence[Mapping[str, Any]]) -> list[Child]:
-        """A thousand in one write; each write has a name of its own, so that a later run goes on with the next."""
+        """Enqueue children, up to 1,000 per write. Each write is a step of its own, so a later run continues after the
+        last one."""
         keys: list[int] = []
         for number, first in enumerate(range(0, len(many), MOST_IN_ONE_WRITE)):
             part = many[first : first + MOST_IN_ONE_WRITE]
@@ -89,7 +91,7 @@ class Children:
         return keys
 
     def _new_jobs(self, kind: JobType, many: Sequence[Mapping[str, Any]]) -> list[NewJob]:
-        """What they belong to is what their parent belongs to."""
+        """Return the new jobs. They inherit the tenant, correlation ID, and trace of their parent."""
         parent = self._job
         inherited: dict[str, Any] = {
             "parent_id": parent.id,
@@ -122,7 +124,7 @@ class Children:
         return outcomes[0] if isinstance(children, Child) else outcomes
 
     async def _outcomes(self, name: str, keys: list[int], limit_us: int | None) -> Any:
-        """Return what came of the children, as it was stored, or None if they had not ended in time."""
+        """Return the stored outcomes of the children, or None if the join timed out."""
         found = await self._steps.recall(name)
         if found is not None:
             return json.loads(found.result)
@@ -130,7 +132,10 @@ class Children:
         return await self._steps.keep(name, await self._read(keys) if ended else None)
 
     async def _have_ended(self, keys: set[int], name: str, limit_us: int | None) -> bool:
-        """Return whether they ended before their time. With other children at work, every end is a reason to look."""
+        """Return whether all of them finished, or False after the timeout; otherwise suspend the job.
+
+        While other children are unfinished as well, every finished child wakes the job.
+        """
         job = self._job
         left = await self._ask(job, lambda store: store.unfinished_children(job.tenant_id, [job.id]))
         if keys.isdisjoint(left):
@@ -151,7 +156,7 @@ class Children:
         return [self._outcome(key, rows.get(key)) for key in keys]
 
     def _outcome(self, key: int, row: dict[str, Any] | None) -> dict[str, Any]:
-        """As it is kept."""
+        """Return the outcome of a child in its stored form."""
         id = Child(key).id
         if row is None:
             return {"id": id, "state": GONE, "reason": "it was deleted before it was joined", "error": None}
@@ -170,7 +175,7 @@ def _limit_us(timeout: Span | None) -> int | None:
 
 
 def kind_named(kinds: Mapping[str, JobType], job: Spawnable | str) -> JobType:
-    """The kind of job a handler names, as a declared job or by its name."""
+    """Return the kind of job that a handler refers to by its declared job or by its name."""
     if not isinstance(job, str):
         return job.kind
     if job not in kinds or job.startswith(OWN_KINDS):

@@ -17,7 +17,7 @@ from types import MethodType
 from typing import Any
 
 OURS = str(Path(__file__).parent)
-"""Time limits set in these files are the worker's own."""
+"""Time limits set in these files belong to the worker itself."""
 
 Future = asyncio.Future[Any]
 
@@ -118,7 +118,10 @@ def _behind(callback: Any) -> tuple[str | None, list[Future]]:
 
 
 def _of_closure(callback: Callable[..., Any]) -> tuple[str | None, list[Future]]:
-    """Most of asyncio's callbacks are functions that close over what they are for."""
+    """Return what a callback closes over: a clock or race, or the futures that complete with it.
+
+    Most of asyncio's callbacks are closures over the objects they serve.
+    """
     cells = _cells(callback)
     name = getattr(callback, "__qualname__", "")
     if name.startswith("as_completed.") and "done" in cells:
@@ -141,6 +144,6 @@ def _cells(callback: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     code, closure = getattr(callback, "__code__", None), getattr(callback, "__closure__", None)
     for name, cell in zip(getattr(code, "co_freevars", ()), closure or (), strict=False):
-        with contextlib.suppress(ValueError):  # nothing is in it yet
+        with contextlib.suppress(ValueError):  # the cell is still empty
             found[name] = cell.cell_contents
     return found

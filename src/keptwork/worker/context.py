@@ -1,4 +1,4 @@
-"""What a handler sees of its job."""
+"""The handler's view of its job."""
 
 from __future__ import annotations
 
@@ -42,64 +42,70 @@ class Context:
 
     @property
     def job_id(self) -> str:
-        """The job's public id."""
+        """The job's public ID."""
         return ids.public(JOB.prefix, self._job.id)
 
     @property
     def tenant_id(self) -> int:
-        """For the worker: whose job it is."""
+        """Internal: the tenant of the job."""
         return self._job.tenant_id
 
     @property
     def attempt(self) -> int:
-        """Which start of the job this is, from 1."""
+        """The number of this attempt, from 1."""
         return self._job.attempts
 
     @property
     def max_attempts(self) -> int:
-        """How many starts the job has in all."""
+        """Maximum number of attempts."""
         return self._job.max_attempts
 
     @property
     def fencing_token(self) -> int:
-        """Grows each time the job is claimed anew: a sink outside can refuse what comes with a lower one."""
+        """A number that grows with each claim of the job, so that an external service can reject a request with a lower
+        one."""
         return self._job.epoch
 
     @property
     def correlation_id(self) -> str:
-        """What this job belongs to; its own id when nothing was said."""
+        """The correlation ID of the job. Default: its own ID."""
         return self._job.correlation_id or self.job_id
 
     @property
     def scheduled_at(self) -> datetime | None:
-        """The tick of the schedule this job belongs to, in UTC; none if it belongs to none. It may run later."""
+        """The schedule tick that created this job, in UTC, or None. The job can run later than its tick."""
         return tick_of(self._job.correlation_id)
 
     @property
     def trace_id(self) -> str | None:
-        """The trace this job belongs to, as whoever enqueued it said."""
+        """The trace ID that the job was enqueued with, or None."""
         return trace_context.trace_id(self._job.trace_id)
 
     @property
     def traceparent(self) -> str | None:
-        """The header that continues the trace elsewhere (W3C Trace Context); none if the job belongs to no such
-        trace. Where spans are recorded it names the one that is open."""
+        """The header that continues the trace elsewhere (W3C Trace Context), or None if the job has no such trace.
+
+        While spans are recorded, the header names the current span.
+        """
         return trace_context.traceparent(spans.carried(self._job.trace_id))
 
     @property
     def cancel_requested(self) -> bool:
-        """Whether the handler should come to an end: the job was cancelled, or its lease is lost."""
+        """Whether the handler should stop: the job was cancelled, or its lease was lost."""
         return self._stop_at is not None
 
     def breaker(self, breaker: str | Breaker) -> Any:
-        """Asks a breaker whether the handler may go on with what needs it. If not, the handler ends here: its job waits
-        in the queue, held and without having spent an attempt, or fails, as the breaker is declared. What becomes of
-        the handler is told to it. `await` it in an async function."""
+        """Check a circuit breaker before the handler uses the service behind it.
+
+        If the breaker is not closed, the handler stops here. Its job is then held in the queue without spending an
+        attempt, or fails, as the breaker declares. The outcome of the handler is reported to the breaker. `await` it in
+        an async function.
+        """
         return self._steps.waiting(None, self._gate().through, self._job, Breaker.of(breaker))
 
     def tell_breaker(self, name: str, ok: bool) -> None:
-        """Whether what a breaker stands for works, for a breaker that was asked before, where what becomes of the
-        handler does not say it."""
+        """Report explicitly whether the service behind a checked breaker works, if the outcome of the handler does not
+        show it."""
         self._gate().found(self._job, name, ok)
 
     def _gate(self) -> Gate:
@@ -110,15 +116,17 @@ class Context:
         return self._desk.gate
 
     def idempotency_key(self, step: str) -> str:
-        """The key to pass to a sink outside, so that a repeated attempt has one effect: `job id:step`."""
+        """Return the key `job id:step` for an external service, so that repeated attempts have one effect."""
         return f"{self.job_id}:{step}"
 
     def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Calls the function once, whatever happens: its result is kept, and when the job runs again, after a crash, a
-        retry or a wait, it is returned instead. The function gets the arguments, and returns what JSON can hold.
+        """Call a function once and store its result.
 
-        `await` it in an async function; an ordinary one gets the result itself. Each step of a job has a name of its
-        own. A worker that has lost the job's lease keeps nothing: `LeaseLost`.
+        When the job runs again, after a crash, a retry, or a wait, the stored result is returned and the function is
+        not called. The function receives the arguments and returns a value that JSON can hold.
+
+        `await` it in an async function; an ordinary function gets the result directly. Give each step of a job its own
+        name. If the job's lease is lost, nothing is stored, and `LeaseLost` is raised.
 
         >>> # page = await ctx.step("get", http_get, url)
         """
@@ -134,27 +142,31 @@ class Context:
         self._steps.progress(fraction, text)
 
     def sleep(self, span: Span, *, name: str | None = None) -> Any:
-        """Goes on after that time. Until then the job waits in the queue, and no worker is occupied: the handler is
-        left at this point, and runs again from its beginning, past the steps it has done.
+        """Wait for a time span without occupying a worker.
 
-        `await` it in an async function; an ordinary one only calls it.
+        The job goes back into the queue. The handler stops at this point and later runs again from its beginning, and
+        its completed steps return their stored results.
+
+        `await` it in an async function; an ordinary function only calls it.
 
         >>> # await ctx.sleep("3d")
         """
         return self._steps.sleep(span, name)
 
     def spawn(self, job: Spawnable | str, /, **arguments: Any) -> Any:
-        """Enqueues a child of this job, once, whatever happens: a declared job, or the name of one. What comes back
-        names the child to `join`. A cancelled parent cancels its children.
+        """Enqueue a child of this job, once, even if the handler runs again.
 
-        `await` it in an async function, like everything below; an ordinary one gets the value itself.
+        Pass a declared job or its name. Returns the child, which you can `join`. If the parent is cancelled, its
+        children are cancelled too.
+
+        `await` it in an async function, like every method below; an ordinary function gets the value directly.
 
         >>> # page = await ctx.spawn(fetch, url="…")
         """
         return self._waiting.spawn(job, arguments)
 
     def spawn_many(self, job: Spawnable | str, many: Iterable[Mapping[str, Any]], /) -> Any:
-        """Enqueues one child for each of these arguments, in their order, each once.
+        """Enqueue one child for each set of arguments, in order, each once.
 
         >>> # pages = await ctx.spawn_many(fetch, [{"url": url} for url in urls])
         """
@@ -163,10 +175,11 @@ class Context:
     def join(
         self, children: Child | Sequence[Child], /, *, return_exceptions: bool = False, timeout: Span | None = None
     ) -> Any:
-        """What children returned, once all of these have ended: a list in the same order, or one value for one child.
-        Until then the job holds nothing. One that ended without success raises `JobFailed`; with `return_exceptions` it
-        comes back as that, in its place. With `timeout`, if a child has not ended by then, it raises `JoinTimeout`, a
-        `TimeoutError`; the children continue.
+        """Wait until these children have finished, and return their results without occupying a worker meanwhile.
+
+        Returns a list in the same order, or one value for one child. An unsuccessful child raises `JobFailed`; with
+        `return_exceptions`, the exception takes the place of its result. If a child has not finished after `timeout`,
+        `JoinTimeout`, a `TimeoutError`, is raised, and the children continue.
 
         >>> # sizes = await ctx.join(pages)
         """
@@ -175,19 +188,22 @@ class Context:
     def crew(
         self, job: Spawnable | str, /, *, task: str, workers: int = 1, _timeout: Span | None = None, **arguments: Any
     ) -> Any:
-        """Gives a task to a crew of one to ten workers and goes on with what they returned, a list in the order of
-        their shares. Each is a job of that kind, called with these arguments and with `share` (from 0), `shares` and
-        `task`. Until all have ended the job holds nothing; made once, whatever happens. In a share of a crew, the new
-        one is inside that, at most five deep. One that ended without success raises `CrewFailed`.
+        """Give a task to a crew of 1 to 10 workers, and return their results in the order of the shares.
+
+        Each share is a job of the given kind. It is called with these arguments and with `share` (from 0), `shares`,
+        and `task`. The crew is created once, even if the handler runs again. The job occupies no worker while it waits.
+        A crew that a share creates is nested in the crew of that share, up to 5 levels deep. An unsuccessful crew
+        raises `CrewFailed`.
 
         >>> # parts = await ctx.crew(review, task="review the release", workers=3, files=files)
         """
         return self._waiting.crew(job, task, workers, _timeout, arguments)
 
     def wait_for_event(self, name: str, timeout: Span | None = None) -> Any:
-        """The payload of the next event of that name which this job has not had, sent by `app.send_event` to this job
-        or to everyone, before or after it began to wait. Until then the job holds nothing. When the time is over it
-        raises `NoEvent`, a `TimeoutError`.
+        """Wait for the next signal of this name that the job has not received, and return its payload.
+
+        `app.send_event` sends a signal to this job or to all jobs, before or after the wait starts. The job occupies no
+        worker while it waits. After `timeout`, `NoEvent`, a `TimeoutError`, is raised.
 
         >>> # paid = await ctx.wait_for_event("payment-17", timeout="3d")
         """
@@ -202,10 +218,11 @@ class Context:
         details: Any = None,
         name: str | None = None,
     ) -> Any:
-        """Asks people, and goes on with an `Approved` once somebody has approved; `details` are what they are shown
-        beside the question, `by` is whom it is for. Until then the job holds nothing. It raises `ApprovalRejected`, or
-        `ApprovalExpired` when nobody decided in time. A handler finds its questions again by their order, or by the
-        `name` it gives one.
+        """Request an approval, and return an `Approved` when a reviewer approves.
+
+        `by` names the reviewer it is for, and `details` are shown with the question. The job occupies no worker while
+        it waits. A rejection raises `ApprovalRejected`. If no reviewer decides before `expires`, `ApprovalExpired` is
+        raised. When the handler runs again, it finds its requests by their order, or by `name`.
 
         >>> # approved = await ctx.wait_for_approval("Ship release 1.2?", by="ops", expires="24h")
         """
@@ -218,53 +235,54 @@ class Context:
         return self._waits
 
     def keep(self, name: str, data: Content, media_type: str | None = None) -> Awaitable[Artifact]:
-        """Keeps bytes, text or a file (a Path) with the job under a name, at most 64 MiB. The same name again, in a
-        later attempt too, replaces it; the same content is stored once.
+        """Store bytes, text, or a file (a Path), at most 64 MiB, with the job as an artifact.
 
-        `await` it in an async function; an ordinary one only calls it, and it is kept when the call returns. A worker
-        that has lost the job's lease keeps nothing: `LeaseLost`.
+        An artifact of the same name is replaced, also by a later attempt. Equal content is stored once.
+
+        `await` it in an async function. An ordinary function only calls it; the artifact is stored when the call
+        returns. If the job's lease is lost, nothing is stored, and `LeaseLost` is raised.
         """
         self._steps.insist_open("keep")
         return self._steps.keeping(self._shelf.keep, self._job, name, data, media_type)
 
     @property
     def steps(self) -> Steps:
-        """For the worker."""
+        """Internal: the durable steps of this run."""
         return self._steps
 
     @property
     def tools(self) -> Tools:
-        """For the worker: where programs run."""
+        """Internal: the runner of programs."""
         if self._desk is None:
             raise PermanentError("in a process of its own a handler runs no tools; leave out isolation='process'")
         return self._desk.tools
 
     @property
     def job(self) -> Job:
-        """For the worker: the job as it was claimed."""
+        """Internal: the job as it was claimed."""
         return self._job
 
     async def ask(self, question: Callable[[Store], Awaitable[T]]) -> T:
-        """For the worker: asks the store, as often as it takes while the job is held."""
+        """Internal: query the store for the handler, with retries while the job is held."""
         if self._desk is None:
             raise PermanentError("in a process of its own a handler has no store; leave out isolation='process'")
         return await self._desk.ask(self._job, question)
 
     def request_stop(self) -> None:
-        """Called by the worker."""
+        """Internal: request that the handler stops."""
         if self._stop_at is None:
             self._stop_at = time.monotonic()
             if self._heard is not None:
                 self._heard()
 
     def pass_on_stop(self, heard: Callable[[], None]) -> None:
-        """Called by the worker: this is to be told when the handler should come to an end; it may be so already."""
+        """Internal: set the callback for a stop request, and call it if the request has already come."""
         self._heard = heard
         if self.cancel_requested:
             heard()
 
     @property
     def grace_left(self) -> float:
-        """For the worker: how many seconds of its grace are left, counted from the request to stop."""
+        """Internal: the seconds left of the grace period, counted from the request to stop."""
         grace = USUAL_GRACE if self._desk is None else self._desk.grace
         return grace if self._stop_at is None else max(0.0, self._stop_at + grace - time.monotonic())

@@ -1,4 +1,4 @@
-"""The courier: delivers what flows tell to the outside; every process has one, and each attempt is made by one."""
+"""Deliver the webhooks of flows. Every process can do it; one process at a time leases a delivery."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from keptwork.worker.post import SECOND, post, resolve
 
 LONGEST_NAP = 1.0
 MOST_AT_ONCE = 16
-LEASE_US = 60 * SECOND  # far longer than an attempt may take; whoever dies over one is replaced after it
+LEASE_US = 60 * SECOND  # far longer than an attempt can take; if the sender dies, another process takes over after it
 END_SECONDS = 2.0
 USER_AGENT = "keptwork-webhooks/1"
 
@@ -29,7 +29,7 @@ Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
 
 class Courier:
-    """Looks once a second whether something is due, which is one step in an index while nothing is."""
+    """Checks once per second whether a delivery is due. While none is due, that costs one index lookup."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Courier:
             await self._end()
 
     async def run_once(self) -> int:
-        """Makes every attempt that is due now, and waits for what comes of them; returns how many."""
+        """Make every attempt that is due now, wait for the outcomes, and return how many were made."""
         made = 0
         try:
             while (taken := await self._take()) or self._under_way:
@@ -63,8 +63,10 @@ class Courier:
         return made
 
     async def _look(self) -> float:
-        """Begins what is due; returns for how many seconds nothing will be. What is due and yet another's to take is
-        looked at again soon."""
+        """Start the deliveries that are due, and return the seconds until the next check.
+
+        If a delivery is due but another process has leased it, check again soon.
+        """
         try:
             wait_us = await self._store.next_delivery()
             taken = wait_us is not None and wait_us <= 0 and await self._take()
@@ -88,14 +90,17 @@ class Courier:
         return taken
 
     async def _nap(self, seconds: float) -> None:
-        """Until something is due, or there is room for more of what is."""
+        """Wait until a delivery is due, or until there is room for another attempt."""
         if len(self._under_way) >= MOST_AT_ONCE:
             await asyncio.wait(self._under_way, return_when=asyncio.FIRST_COMPLETED)
         else:
             await asyncio.sleep(seconds)
 
     async def _attempt(self, delivery: Delivery) -> None:
-        """A verdict that could not be written is that of the next attempt: the message has the same name then."""
+        """Send a delivery and store its outcome.
+
+        If the outcome cannot be stored, another attempt follows with the same message ID.
+        """
         said = verdict(delivery, await self._sent(delivery), self._chance)
         try:
             counted = await self._store.settle_delivery(delivery, *said)
@@ -110,7 +115,8 @@ class Courier:
         try:
             allowed, headers = webhooks.allowed(), _headers(delivery, webhooks.secret(delivery.secret_env))
         except BadInput as misconfigured:
-            return Answer(error=str(misconfigured))  # that may be mended, or be otherwise where another courier runs
+            # the operator can correct it, or the settings can differ where another process sends
+            return Answer(error=str(misconfigured))
         try:
             where = endpoint(delivery.url, allowed)
             found = addresses(where, await self._resolve(where.host, where.port), allowed)
@@ -121,7 +127,7 @@ class Courier:
         return await post(where, found, headers, delivery.body.encode())
 
     async def _end(self) -> None:
-        """What is about to be answered is given a moment; what is not is made again by another, after its lease."""
+        """Give running attempts a moment to finish. Another process repeats the rest after their leases expire."""
         if self._under_way:
             await asyncio.wait(self._under_way, timeout=END_SECONDS)
         for task in self._under_way:
@@ -129,7 +135,7 @@ class Courier:
 
 
 def _headers(delivery: Delivery, secret: bytes) -> dict[str, str]:
-    """The time is the database's, of the moment the attempt was taken."""
+    """Return the headers. The timestamp is the database's time at which this attempt was leased."""
     timestamp = (delivery.next_at - LEASE_US) // SECOND
     return {
         "Content-Type": "application/json",

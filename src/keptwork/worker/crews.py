@@ -1,7 +1,8 @@
-"""A crew that a handler makes and waits for: made once, whatever happens to the job, and waited for without holding
-anything. A share gives its worker back while it waits, and has one again before it goes on.
+"""Crews that a handler creates: once, whatever happens to the job, and joined without occupying a worker.
 
-The crew and the step that names it are written together, under the job's lease. What came of it is kept with the job.
+A share that waits for a crew of its own frees its worker slot in the outer crew, and gets a slot again before it
+resumes. The crew and the checkpoint that names it are written in one transaction, under the job's lease. The outcome of
+the crew is stored with the job.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ GONE = "gone"
 
 
 class Crews:
-    """Those of one job, in one run of its handler."""
+    """The crews of one job, in one run of its handler."""
 
     def __init__(self, job: Job, steps: Steps, ask: Ask, kinds: Mapping[str, JobType]) -> None:
         self._job = job
@@ -49,7 +50,7 @@ class Crews:
         timeout: Span | None,  # noqa: ASYNC109 - a span of the crew's own life, which the database watches
         arguments: Mapping[str, Any],
     ) -> list[Any]:
-        """What the shares returned, in their order; a crew that ended without success raises `CrewFailed`."""
+        """Return the results of the shares, in their order. Raise `CrewFailed` if the crew was unsuccessful."""
         key = await self._submitted(name, kind_named(self._kinds, job), task, workers, timeout, arguments)
         outcome = await self._outcome(f"{name} result", key)
         if "result" not in outcome:
@@ -84,7 +85,10 @@ class Crews:
         return key
 
     async def _submit(self, tx: Transaction, name: str, new: crews.NewCrew) -> int:
-        """Under the lock nobody else makes it; a job that is no longer held makes none."""
+        """Create the crew under its lock, so that it is created once.
+
+        Raise `LeaseLost` if the job is no longer held.
+        """
         asker = self._job
         await tx.lock_trees([*([] if asker.tree_id is None else [asker.tree_id]), lock_of(asker.tenant_id)])
         for kept in await tx.checkpoints(asker.tenant_id, asker.id):
@@ -104,7 +108,10 @@ class Crews:
         return await self._steps.keep(name, await self._read(key))
 
     async def _read(self, key: int) -> dict[str, Any]:
-        """As it is kept. One that has not ended suspends the job: a share until it is given a worker again."""
+        """Return the outcome of a finished crew in its stored form; otherwise suspend the job.
+
+        A share is also held until the quota of its outer crew gives it a worker again.
+        """
         job = self._job
         row = await self._ask(job, lambda store: store.get(CREW, key, job.tenant_id))
         id = public_id(CREW.name, key)

@@ -1,4 +1,4 @@
-"""The time-out of a handler: what happens at its end, and after it where the handler has blocked the event loop."""
+"""Enforce a handler's time-out, and detect a handler that overran it because it blocked the event loop."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any
 
 TOLERATED_SECONDS = 0.01
-"""A loop that is merely busy answers this late."""
+"""Maximum lateness of an event loop that is only busy, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +26,10 @@ class Overrun:
 
 
 class Deadline:
-    """Enter it in the task of the handler, as `asyncio.timeout`. `cancelled` is called when it cancels that task.
-    `overrun` is known once the handler has returned."""
+    """A time limit for the current task, entered like `asyncio.timeout`.
+
+    `cancelled` is called when the task is cancelled. `overrun` is valid once the handler has returned.
+    """
 
     def __init__(self, seconds: float, cancelled: Callable[[], None]) -> None:
         self._seconds = seconds
@@ -53,8 +55,10 @@ class Deadline:
             raise TimeoutError(f"it took longer than {self._seconds:g} s") from error
 
     def kept_by(self, handler: Awaitable[Any]) -> _Watched:
-        """Return the handler such that it is cancelled at its first await after the deadline. A timer alone cancels it
-        one await later, or never."""
+        """Return the handler, wrapped so that it is cancelled at its first await after the deadline.
+
+        A timer alone cancels it one await later, or never.
+        """
         self._watched = True
         return _Watched(handler, self._stepped)
 
@@ -65,7 +69,7 @@ class Deadline:
         self._cancelled()
 
     def _stepped(self, returned: bool) -> None:
-        """The handler has given up control, or returned."""
+        """Check the deadline after the handler has yielded or returned."""
         if self.expired or self._loop.time() < self._began + self._seconds:
             return
         if returned:
@@ -74,7 +78,7 @@ class Deadline:
             self._expire()
 
     def overrun(self) -> Overrun | None:
-        """Return by how much the handler was late, or None if it was in time."""
+        """Return by how much the handler overran its time-out, or None if it was in time."""
         took = self._loop.time() - self._began
         if took <= self._seconds + TOLERATED_SECONDS:
             return None

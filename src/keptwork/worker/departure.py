@@ -1,4 +1,4 @@
-"""A worker's way out: whether it was asked to end, by when, in which way, and what to say of it afterwards."""
+"""Track a worker's shutdown: whether it was requested, its deadline, its manner, and the error that reports it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ log = logging.getLogger("keptwork")
 
 
 class Departure:
-    """Asked several times, the soonest end counts; the last order says how. `grace` is in seconds."""
+    """A worker's shutdown. Of several requests, the earliest deadline and the latest order apply.
+
+    `grace` is in seconds.
+    """
 
     def __init__(self, grace: float) -> None:
         self._grace = grace
@@ -31,19 +34,19 @@ class Departure:
 
     @property
     def at_once(self) -> bool:
-        """Whether nothing more is to be waited for."""
+        """Whether the worker must stop without waiting for anything."""
         return self.order is not None and self.order.how == "hard"
 
     @property
     def cancelled(self) -> str:
-        """Why jobs that are cut short are to be cancelled; nothing if they go back into the queue."""
+        """The reason to cancel jobs that are cut short, or an empty string if they return to the queue."""
         return "its worker was terminated" if self.order is not None and self.order.jobs == "cancel" else ""
 
     def within_grace(self) -> None:
         self._within(self._grace)
 
     def obey(self, order: Order) -> None:
-        """From somebody who wants this worker to end, or has ended it."""
+        """Apply an order to end, or note that the worker was already ended."""
         log.warning("asked to end (%s) by %s: %s", order.how, actor_name(order.by) or "somebody", order.reason or "–")
         self.order = order
         if order.how == "drain" and order.reason:
@@ -51,12 +54,12 @@ class Departure:
         self._within({"drain": float("inf"), "soft": self._grace, "hard": 0.0}[order.how])
 
     def exhausted(self, what: str) -> None:
-        """It cannot get any better by itself: another worker is to take its place."""
+        """Shut down because only another process can recover from this condition."""
         self.reason = f"{EXHAUSTED}: {what}"
         self._within(self._grace)
 
     def error(self, worker: int) -> KeptworkError | None:
-        """What to raise when it is over; nothing if it ended as it should."""
+        """Return the exception that reports the shutdown, or None if the worker ended normally."""
         if self.order is not None and self.order.how != "drain":
             return terminated(worker, self.order)
         if self.reason.startswith(EXHAUSTED):
@@ -71,6 +74,6 @@ class Departure:
 
 
 def terminated(worker: int, order: Order) -> WorkerTerminated:
-    """What a worker says that was ended by somebody else."""
+    """Return the exception of a worker that an operator or another process terminated."""
     id, by = public_id(WORKER.name, worker), actor_name(order.by) or "somebody"
     return WorkerTerminated(id=id, by=by, reason=order.reason or "no reason was given")

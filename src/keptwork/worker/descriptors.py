@@ -1,4 +1,4 @@
-"""Notice that handlers have left this process without file descriptors, so that another process takes its place."""
+"""Detect that this process has run out of file descriptors, so that another process takes its place."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from keptwork.store.sqlite_file import no_descriptor_left
 
 LOOK_SECONDS = 0.5
 LOOKS = 2
-"""A handler may use them all for a moment."""
+"""Consecutive checks that must fail, because a handler can use all descriptors for a moment."""
 
 EXHAUSTED = "has no file descriptor left"
 
 
 class Descriptors:
-    """`exhausted` is called once, when none was left at several looks in a row."""
+    """Calls `exhausted` once, when several checks in a row found no free descriptor."""
 
     def __init__(self, exhausted: Callable[[str], None]) -> None:
         self._exhausted = exhausted

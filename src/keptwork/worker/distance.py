@@ -1,7 +1,7 @@
-"""Shelf and journal of a handler in a process of its own: what they are asked for, the worker does.
+"""Artifacts and checkpoints of a handler in its own process: every call is a request to the worker.
 
-Each call has been answered when it returns. So nothing here is ever waited for on the event loop, though async
-functions await it as they do in the worker.
+Each call returns only after the worker has replied. Nothing here waits on the event loop, although async functions
+await it as they do in the worker.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class DistantShelf:
-    """`keep` has been done when it returns, in async functions too."""
+    """Stores artifacts through the worker. In async functions too, `keep` has finished when it returns."""
 
     def __init__(self, line: Line) -> None:
         self._line = line
@@ -31,14 +31,14 @@ class DistantShelf:
 
 
 class DistantJournal:
-    """What the steps of a handler need of the world."""
+    """Stores checkpoints through the worker."""
 
     def __init__(self, line: Line) -> None:
         self._line = line
 
     @property
     def awaited(self) -> bool:
-        """On an event loop, which here is the handler's own."""
+        """Whether the caller runs on an event loop, which in this process belongs to the handler."""
         return asyncio._get_running_loop() is not None
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
@@ -62,7 +62,7 @@ class DistantJournal:
         return json.dumps(self._line.ask("whole", one.name))
 
     async def save(self, save: Save) -> str:
-        """Which of them is large enough to be kept apart is for the worker to decide."""
+        """Store a checkpoint. The worker decides whether it is large enough to become a blob."""
         text = save.blob.content if save.blob is not None else save.result.encode()
         other = self._line.ask("save", save.name, save.code, content=text)
         return save.result if other is None else json.dumps(other[0])

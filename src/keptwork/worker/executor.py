@@ -1,4 +1,4 @@
-"""Running one job's handler, whatever it is and however it ends."""
+"""Run the handler of one job and return its outcome, however the handler ends."""
 
 from __future__ import annotations
 
@@ -22,14 +22,17 @@ from keptwork.worker.threads import NoThread, Threads
 from keptwork.worker.versions import Handlers
 
 MOST_UNKNOWN = 1000
-"""Kinds to be left to others; with more of them than that a worker takes some in vain, ever less often."""
+"""Maximum number of unknown kinds that claims exclude. Beyond it, the worker claims some jobs in vain, with growing
+backoff."""
 
 
 class Executor:
-    """Finds the handler of a job, gives it its arguments, and returns what it said. `unknown` are the kinds it met
-    without having a handler for them. `overran` is called for a handler that returned after its time-out, and
-    `give_time_to_end` for one that was cancelled at its time-out, with the outcome if it does not end. `exhausted` is
-    called when this process has no room for a thread."""
+    """Finds the handler of a job, passes the arguments, and returns the outcome.
+
+    `unknown` contains the kinds that were claimed without a handler. `overran` is called for a handler that returned
+    after its time-out. `give_time_to_end` is called for a handler that was cancelled at its time-out, with the outcome
+    if it does not end. `exhausted` is called when this process cannot start a thread.
+    """
 
     def __init__(
         self,
@@ -51,7 +54,7 @@ class Executor:
         self._isolation = isolation
 
     async def run(self, job: Job, context: Context) -> Any:
-        """What the handler returned, or what it raised. Never raises itself, except when it is cancelled."""
+        """Return what the handler returned or raised. Raises only if it is cancelled itself."""
         kind = self._handlers.newest(job.kind)
         if kind is None:
             return self._not_known(job)
@@ -78,19 +81,19 @@ class Executor:
             return Release(f"its worker {error}", backs_off=True)
         except (Exception, SystemExit, Suspended, BaseExceptionGroup) as error:
             said = said_by(error)
-        if isinstance(said, Suspend):  # raised on a thread of an async handler, beside which a step can be in flight
+        if isinstance(said, Suspend):  # raised on a thread of an async handler, while another step can be in flight
             await context.steps.parking.landed()
         return said
 
     def _not_known(self, job: Job) -> Release:
-        """Back into the queue for those who know it; from now on this worker leaves such jobs where they are."""
+        """Release a job of an unknown kind and exclude its kind from later claims of this worker."""
         if len(self.unknown) < MOST_UNKNOWN:
             self.unknown.add(job.kind)
         known = ", ".join(sorted(name for name in self._handlers.names if not name.startswith(OWN_KINDS))) or "none"
         return Release(f"this worker has no handler for {job.kind!r}; it has: {known}", backs_off=True)
 
     async def _of_version(self, newest: JobType, job: Job, context: Context) -> JobType | Release | Raised:
-        """The handler a job was begun under; a job in its first claim has begun nothing yet."""
+        """Return the handler of the version that the job started under. A job in its first claim uses the newest."""
         try:
             begun = await context.steps.begun_as() if job.epoch else None
         except Exception as error:
@@ -112,7 +115,10 @@ class Executor:
         return await self._threads.call(_called, kind, context, arguments)
 
     async def _call_in_time(self, kind: JobType, job: Job, context: Context, arguments: dict[str, Any]) -> Any:
-        """A thread cannot be ended, but it can see that it was asked to."""
+        """Run the handler under its time limit.
+
+        A thread cannot be ended, but its handler can check `cancel_requested`.
+        """
         seconds = (kind.timeout_us or 0) / 1_000_000
         late = Raised(TimeoutError(f"it took longer than {seconds:g} s, and ignores its cancellation"))
         deadline = Deadline(seconds, partial(self._give_time_to_end, job, late))
@@ -128,7 +134,7 @@ class Executor:
 
 
 def _called(kind: JobType, context: Context, arguments: dict[str, Any]) -> Any:
-    """On a handler's thread. What is raised is returned: not every exception survives the way through a future."""
+    """Call a handler on its thread. Exceptions are returned, because a future cannot carry every exception."""
     try:
         return kind.function(context, **arguments)
     except BaseException as error:

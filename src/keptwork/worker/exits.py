@@ -1,6 +1,6 @@
-"""Report a handler that calls `os._exit` in a worker's own process, which would otherwise die without a word.
+"""Report a handler that calls `os._exit` in the worker's own process, which would otherwise end without a message.
 
-Only for a process that is nothing but a worker. Child processes of handlers may end as they like.
+Use it only in a process that is nothing but a worker. Child processes of handlers can exit as they like.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from keptwork.process.bonds import flush
 FAILED = 1
 
 leave = os._exit
-"""The system's own exit, for Keptwork itself."""
+"""The original `os._exit`, for Keptwork itself."""
 
 log = logging.getLogger("keptwork")
 
 
 @contextmanager
 def reported() -> Iterator[None]:
-    """While this is open, `os._exit` reports the job that calls it, and never ends this process as a success."""
+    """Report the job that calls `os._exit` in this block. The process then never exits with status 0."""
     pid = os.getpid()
 
     def exits(status: int) -> NoReturn:

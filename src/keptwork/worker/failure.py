@@ -1,6 +1,6 @@
-"""What an exception means for its job, where an exception group counts as all of its members together.
+"""Classify an exception for its job. An exception group counts as all of its members together.
 
-Does not decide the move of the job; see settlement.py.
+This module does not choose the move of the job; see settlement.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The watch over flows: moves those that time moves, and notes that they have begun."""
+"""Wake flows whose timers are due, and record that flows have started."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_REMEMBERED = 10_000
 
 
 class FlowWatch:
-    """Looks for flows whose time has come; every worker may have one. `begun` takes jobs that were just started."""
+    """Watches flows; every worker can have one. `begun` receives jobs that have just started."""
 
     def __init__(self, store: Store, outage: Outage) -> None:
         self._store = store
@@ -27,7 +27,7 @@ class FlowWatch:
         self._ring = asyncio.Event()
 
     def begun(self, jobs: Iterable[Job]) -> None:
-        """Notes the flows that these jobs work for."""
+        """Remember the flows of these jobs, so that their start is recorded."""
         for job in jobs:
             if job.step_id is not None:
                 self._note(json.loads(job.payload)["flow"], job.tenant_id)
@@ -50,7 +50,7 @@ class FlowWatch:
             await self._nap()
 
     async def look(self) -> int:
-        """Moves what is to be moved now; returns how many flows time has moved."""
+        """Record started flows and wake due ones. Return how many flows a timer has moved."""
         self._ring.clear()
         new, self._new = self._new, []
         for one in new:
@@ -67,11 +67,13 @@ class FlowWatch:
             self._new.append(flow)
             raise
         except KeptworkError:
-            return  # it is gone, or over: then it has begun
+            return  # it was deleted, or has finished and so has started
 
     async def _nap(self) -> None:
-        """Until a flow has begun that nobody has noted, or for a while. One that is short is soon over: that it has
-        begun is then written with its end."""
+        """Wait for an unrecorded start, but at most `LONGEST_NAP`.
+
+        Then wait briefly: the start of a short flow is written together with its end.
+        """
         try:
             await asyncio.wait_for(self._ring.wait(), LONGEST_NAP)
         except TimeoutError:

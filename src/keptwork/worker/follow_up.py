@@ -1,10 +1,10 @@
-"""The follow-up: what a job's end means for others, where whoever ended it did not see to it.
+"""Complete the consequences of finished jobs that the transaction which finished them did not write.
 
-Children of a cancelled job are cancelled, and questions of a job that has ended are withdrawn. Whoever cancels a job
-does so at once; this is for what a crash left over, and for jobs that their own handlers cancelled. A job that was
-asked to stop, and began to wait before its handler heard of it, is cancelled. Crews move that should have: when their
-time is over, and where no transaction saw to it. A step whose job was ended by somebody who did not tell its flow
-becomes what its job has become, and so does an agent job.
+Children of a cancelled job are cancelled, and approval requests of a finished job are withdrawn. A cancellation
+normally does so in its own transaction. This task handles what a crash interrupted, and jobs that their own handlers
+cancelled. A job that suspended before its handler noticed a cancellation request is cancelled. Crews that timed out or
+missed a move are moved. A step or an agent job takes the outcome of its job, if the job was finished without telling
+its flow.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from keptwork.store import Store
 from keptwork.worker.outage import Outage
 
 BEAT_SECONDS = 1.0
-RESTS = 20  # times as long as it took: with many thousands of parents at work a look takes a while
+RESTS = 20  # Multiple of the duration of a check: with thousands of running parents a check takes a while.
 MOST_AT_ONCE = 100
 
 
 class FollowUp:
-    """Looks for what is left behind; every process may have one."""
+    """Finds and completes unfinished consequences; every process can have one."""
 
     def __init__(self, store: Store, outage: Outage) -> None:
         self._store = store
@@ -40,7 +40,7 @@ class FollowUp:
             await asyncio.sleep(max(BEAT_SECONDS, (time.monotonic() - began) * RESTS))
 
     async def run_once(self) -> int:
-        """Returns how many jobs it ended, steps, agent jobs and crews it moved, and questions it withdrew."""
+        """Return the number of jobs finished, steps, agent jobs, and crews moved, and approval requests withdrawn."""
         done = 0
         for tenant_id, job in await self._store.stopped_waits(MOST_AT_ONCE):
             done += await children.cancel_stopped(self._store, tenant_id, job)

@@ -1,7 +1,7 @@
-"""End a child process that a handler forks where it would continue the work of its worker.
+"""End a child process that a handler forked, where it would otherwise continue the work of its worker.
 
-A forked child is a copy of the worker: event loop, slots, and open connections. If it came back from the handler, it
-would run the worker's jobs a second time over the worker's own sockets.
+A forked child is a copy of the worker, with its event loop, slots, and open connections. If it returned from the
+handler, it would run the worker's jobs a second time over the worker's own sockets.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from keptwork.worker.exits import FAILED, leave
 log = logging.getLogger("keptwork")
 
 _loops: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
-"""Those that workers of this process run on."""
+"""The event loops of the workers in this process."""
 
 
 @contextmanager
 def guarded(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-    """While this is open, a forked child that gives control back to this loop ends there."""
+    """End a forked child that returns control to this loop inside this block."""
     _loops.add(loop)
     try:
         yield
@@ -35,7 +35,7 @@ def guarded(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
 
 
 def end_child(made_by: int) -> None:
-    """End this process unless it is the one of that id. Call it where a handler has returned."""
+    """End this process unless its ID is `made_by`. Call this where a handler has returned."""
     if os.getpid() != made_by:
         job = logs.job.get()
         who = "a handler" if job is None else f"{job.public_id} ({job.kind})"
@@ -45,10 +45,10 @@ def end_child(made_by: int) -> None:
 
 
 def _in_child() -> None:
-    """Nothing but the end is left to do for the loops of the parent."""
+    """In a forked child, empty the parent's loops and let them only end the process."""
     parent = os.getppid()
     for loop in _loops:
-        for name in ("_ready", "_scheduled"):  # of asyncio's own loops
+        for name in ("_ready", "_scheduled"):  # attributes of asyncio's own loops
             with contextlib.suppress(AttributeError):
                 getattr(loop, name).clear()
         with contextlib.suppress(RuntimeError):

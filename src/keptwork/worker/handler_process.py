@@ -1,7 +1,8 @@
-"""The program of a handler's own process: what the zygote imports, and what a keeper's child does.
+"""The program of a handler's own process: what the zygote imports and what its child runs.
 
-`ctx` is as it is in the worker. Whether it was asked to stop is looked up when the handler wants to know: it takes no
-thread and no signal. SIGTERM raises `Terminated` in the main thread, so that `finally` and `with` have a moment.
+`ctx` works as it does in the worker. `ctx.cancel_requested` reads the connection to the worker when the handler checks
+it, which needs no thread and no signal. SIGTERM raises `Terminated` in the main thread, so that `finally` and `with`
+blocks run.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ _loaded: dict[Target, Function] = {}
 
 
 class Terminated(SystemExit):
-    """The process was told to end."""
+    """The process received SIGTERM."""
 
 
 class IsolatedContext(Context):
-    """Hears of a stop through the line its request came on."""
+    """A context that receives stop requests over the connection to the worker."""
 
     __slots__ = ("_line", "_talk", "run")
 
@@ -50,18 +51,18 @@ class IsolatedContext(Context):
 
     @property
     def cancel_requested(self) -> bool:
-        """Whether the handler should come to an end: the job was cancelled, or its lease is lost."""
+        """Whether the handler should stop: the job was cancelled, or its lease was lost."""
         if not super().cancel_requested and not self._line.stop_heard:
             try:
                 self._talk.recv(1, socket.MSG_DONTWAIT)
-                self.request_stop()  # a word, or the end of the line
+                self.request_stop()  # a stop byte, or the end of the connection
             except BlockingIOError:
                 pass
         return super().cancel_requested or self._line.stop_heard
 
 
 def prepare(what: Any) -> None:
-    """Imports what holds the function; the second time costs nothing."""
+    """Import the module of the function, once per process."""
     target = Target(*what["target"])
     if target not in _loaded:
         found = load(target)
@@ -71,7 +72,7 @@ def prepare(what: Any) -> None:
 
 
 def run(what: Any, talk: socket.socket) -> None:
-    """Calls the function with what comes over the line, and answers what it said."""
+    """Call the function with the received arguments and send its outcome."""
     signal.signal(signal.SIGTERM, _terminate)
     received = receive(talk)
     if received is not None:
@@ -93,12 +94,12 @@ def _log_as_its_worker_does(job: Job) -> None:
 
 
 class _Run:
-    """A handler's run on an event loop of its own."""
+    """The run of a handler on an event loop of its own."""
 
     work: asyncio.Task[Any] | None = None
 
     def abandon(self, said: Any) -> None:
-        """Cancel a handler that has not ended once more: nothing waits for this process but its worker."""
+        """Cancel again a handler that has not ended. Only the worker waits for this process."""
         if self.work is not None:
             self.work.cancel()
 

@@ -1,4 +1,4 @@
-"""The heartbeat: every few seconds a worker says what it is doing, for operators to see. No lease depends on it."""
+"""Record every few seconds what a worker is doing, for operators. No lease depends on it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KIND = "worker_heartbeat"
 
 
 class Heartbeat:
-    """Writes what the worker says of itself, and how much memory its process has."""
+    """Records the worker's activity and the memory of its process."""
 
     def __init__(self, store: Store, worker: int, says: Callable[[], Doing]) -> None:
         self._store = store
@@ -30,7 +30,7 @@ class Heartbeat:
     async def run(self) -> None:
         while True:
             await asyncio.sleep(BEAT_SECONDS)
-            with contextlib.suppress(StoreError):  # out of reach: the next beat tells as much
+            with contextlib.suppress(StoreError):  # unreachable: the next record has the same information
                 await self.run_once()
 
     async def run_once(self) -> None:
@@ -40,7 +40,7 @@ class Heartbeat:
 
 
 def memory_bytes() -> int | None:
-    """What this process has in memory; none where the system does not tell."""
+    """Return the resident memory of this process, or None if the system does not report it."""
     try:
         return int(Path("/proc/self/statm").read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError):

@@ -1,8 +1,7 @@
-"""Housekeeping: what every process with a database of its own does for all, whether it runs jobs or serves others.
+"""Maintenance that every process with a database connection does for all workers, whether or not it runs jobs.
 
-Leases that are over are reaped, schedules fired, flows and held jobs moved on when their time has come, what is to be
-told to the outside is delivered, and the log is sealed. Any number of processes may do it; each thing is done by one of
-them.
+It reclaims jobs with expired leases, fires schedules, moves flows and held jobs when they are due, delivers webhooks,
+and seals the event log. Any number of processes can run it; the database assigns each item to one of them.
 """
 
 from __future__ import annotations
@@ -35,7 +34,10 @@ logger = logging.getLogger("keptwork")
 
 
 class Housekeeping:
-    """Made on the event loop it runs on. `found` hears that jobs may have become due."""
+    """The maintenance tasks. Create it on the event loop that runs them.
+
+    `found` is called when jobs might have become due.
+    """
 
     def __init__(
         self, store: Store, found: Callable[[], None], outage: Outage, chance: Callable[[], float] = random.random
@@ -51,73 +53,78 @@ class Housekeeping:
         self._sealer = Sealer(store, chance)
 
     def duties(self) -> list[Coroutine[Any, Any, None]]:
-        """Each goes on without end."""
+        """Return the tasks. Each runs until it is cancelled."""
         watching = [self._flows.run(), self._breakers.run(), self._budgets.run(), self._pump.run()]
         others = [self._scheduler.run(), self._courier.run(), self._sealer.run()]
         return [self._reaper.run(), self._follow_up.run(), *watching, *others]
 
     def begun(self, jobs: Iterable[Job]) -> None:
-        """These jobs were just started."""
+        """Note jobs that have just started."""
         self._flows.begun(jobs)
 
     def new_jobs(self) -> None:
-        """There are new ones, of which a limit may let some go."""
+        """Check limits for new jobs."""
         self._pump.ring()
 
     def stirred(self) -> None:
-        """A breaker may have moved."""
+        """Check breakers, because one might have moved."""
         self._breakers.ring()
 
     async def look(self) -> int:
-        """Moves on, now, what time has freed: leases and flows, crews, and jobs that no limit, no breaker and no budget
-        holds back any longer. Returns how many things that were no jobs in a queue."""
+        """Move what time has freed: expired leases, flows, crews, and jobs held by a limit, breaker, or budget.
+
+        Return how many items other than queued jobs were moved.
+        """
         await self._breakers.look()
         await self._budgets.look()
         await self._pump.look()
         return await self._reaper.run_once() + await self._flows.look() + await self._follow_up.run_once()
 
     async def deliver(self) -> None:
-        """Makes every attempt to deliver something that is due now."""
+        """Make every delivery attempt that is due now."""
         await self._courier.run_once()
 
     async def end(self) -> None:
-        """What is done once more when its duties have ended; it takes a moment at most, and fails nobody."""
+        """Seal the log a last time after the tasks have ended. This takes at most a moment and never raises."""
         await self._sealer.run_last()
 
 
 class NoHousekeeping(Housekeeping):
-    """For a worker without a database: the server it works for keeps house."""
+    """Maintenance of a worker without a database: its server does it."""
 
     def __init__(self) -> None:
-        """It has nothing to look after."""
+        """Create nothing."""
 
     def duties(self) -> list[Coroutine[Any, Any, None]]:
         return []
 
     def begun(self, jobs: Iterable[Job]) -> None:
-        """The server knows."""
+        """Do nothing: the server records it."""
 
     def new_jobs(self) -> None:
-        """The server looks."""
+        """Do nothing: the server checks."""
 
     def stirred(self) -> None:
-        """The server looks."""
+        """Do nothing: the server checks."""
 
     async def look(self) -> int:
-        """The server looks."""
+        """Do nothing: the server checks."""
         return 0
 
     async def deliver(self) -> None:
-        """The server delivers."""
+        """Do nothing: the server delivers."""
 
     async def end(self) -> None:
-        """The server seals."""
+        """Do nothing: the server seals."""
 
 
 @asynccontextmanager
 async def keeping_house(store: Store | None) -> AsyncIterator[None]:
-    """For a process that runs no jobs itself, as long as the block lasts: it also ends workers that are not heard of.
-    What cannot go on is said, and the rest goes on. Without a store, a worker beside it does all that."""
+    """Run maintenance inside this block, for a process that runs no jobs itself.
+
+    It also ends unresponsive workers. If one task fails, the failure is logged and the others continue. If `store` is
+    None, a worker in the same process does all of this.
+    """
     if store is None:
         yield
         return

@@ -1,4 +1,4 @@
-"""Calling a handler in a process of its own, and putting into words how that process ended."""
+"""Call a handler in a process of its own, and describe how that process ended."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PROGRAM = "keptwork.worker.handler_process"
 
 
 class Killed(Exception):
-    """The handler's process ended without a word."""
+    """The handler's process ended without an outcome."""
 
 
 class Isolation:
@@ -39,7 +39,10 @@ class Isolation:
         self._cages = Cages(PROGRAM, list(self._whats.values()))
 
     async def call(self, kind: JobType, job: Job, context: Context) -> Any:
-        """What the handler said, or how its process ended. Cancelled, it ends the process with all its children."""
+        """Return the outcome of the handler, or a `Raised` that describes how its process ended.
+
+        If this call is cancelled, it ends the process and all its children.
+        """
         told = job if spans.tracer is None else replace(job, trace_id=spans.carried(job.trace_id))
         request = json.dumps([told[name] for name in JOB_COLUMNS]).encode()
 
@@ -63,7 +66,7 @@ class Isolation:
 
 
 def check(kinds: Iterable[JobType]) -> None:
-    """Refuses what another process would not find, before a job is lost to it."""
+    """Raise `BadInput` for a function that another process could not import, before a job is lost to it."""
     for kind in kinds:
         if kind.isolated is not None and not is_found(kind.isolated, kind.function):
             raise BadInput(
@@ -73,7 +76,7 @@ def check(kinds: Iterable[JobType]) -> None:
 
 
 def said(ending: Ending, limits: Limits) -> Any:
-    """Pure: from how a process ended to what that means for its job."""
+    """Return the outcome of a job whose process ended this way."""
     if ending.refused is not None:
         return Raised(Killed(), "fetch", f"it could not be started in a process of its own: {ending.refused}")
     if ending.answer is None:
@@ -87,7 +90,7 @@ def said(ending: Ending, limits: Limits) -> Any:
 
 
 def death(ending: Ending, limits: Limits) -> str:
-    """How a process ended that said nothing, in words."""
+    """Describe how a process without an outcome ended."""
     code = ending.code
     if ending.why == "memory":
         return f"killed: it used more than its {size_text(limits.memory_bytes or 0)} of memory"

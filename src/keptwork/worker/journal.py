@@ -1,6 +1,6 @@
-"""Where the results of steps go and come from: read when a job runs again, written under the lease it is held by.
+"""Read the checkpoints of a job when it runs again, and write new ones under its lease.
 
-Steps of many jobs end at the same time; while one batch of their results is being written the next one gathers.
+Steps of many jobs finish at the same time. While one batch of checkpoints is written, the next batch is collected.
 """
 
 from __future__ import annotations
@@ -25,48 +25,51 @@ LARGEST_BATCH = 500
 
 
 class Journals(Protocol):
-    """What the steps of a handler need of the world."""
+    """Storage for the steps of a handler."""
 
     @property
     def awaited(self) -> bool:
-        """Whether the caller is on the event loop, and awaits what it is given."""
+        """Whether the caller runs on the event loop and awaits the results."""
         ...
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """Does it for a caller that cannot await."""
+        """Run a coroutine for a caller that cannot await."""
         ...
 
     async def in_thread(self, function: Callable[[], Any]) -> Any:
-        """What an ordinary function returns or raises, without holding up the event loop."""
+        """Call an ordinary function without blocking the event loop."""
         ...
 
     async def now(self) -> int:
-        """The database's time."""
+        """Return the database's time."""
         ...
 
     async def recall(self, job: Job) -> list[Checkpoint]:
-        """What the job's steps have left so far, in the order they did."""
+        """Return the checkpoints of the job, in the order they were written."""
         ...
 
     async def whole(self, job: Job, one: Checkpoint) -> str:
-        """The result of a checkpoint that says only where it is kept."""
+        """Return the complete result of a checkpoint whose row holds only a blob's hash."""
         ...
 
     async def save(self, save: Save) -> str:
-        """Keeps the result of a step, and returns the one that stands. A job no longer held is `LeaseLost`."""
+        """Store a checkpoint and return the result that is stored under its name.
+
+        Raise `LeaseLost` if the job is no longer held.
+        """
         ...
 
     async def note_change(self, job: Job, name: str) -> None:
-        """The code of a step is no longer that which made its result."""
+        """Record that the code of a step has changed since its result was stored."""
         ...
 
     def tell(self, job: Job, report: str) -> None:
-        """How far the handler has come, from any thread and at once; what is out of reach hears nothing of it."""
+        """Report progress from any thread, without waiting. A report that cannot be written is lost."""
         ...
 
 
 class Journal:
-    """One for all handlers of a worker. Made on the thread of the worker's event loop."""
+    """Checkpoint storage for all handlers of a worker. Create it on the thread of the worker's event loop."""
 
     def __init__(
         self,
@@ -118,7 +121,10 @@ class Journal:
         return stands
 
     async def _save_alone(self, save: Save) -> str | None:
-        """Where nothing else is being written it goes at once. What comes meanwhile gathers for the next batch."""
+        """Write a checkpoint immediately, while no other write runs.
+
+        Others that arrive meanwhile form the next batch.
+        """
         self._writing = self._loop.create_future()
         try:
             return (await self._kept([save]))[0]
@@ -131,14 +137,14 @@ class Journal:
         return told
 
     async def ask(self, job: Job, question: Callable[[Store], Awaitable[T]]) -> T:
-        """Asks the store for a handler, as often as it takes while the job is held."""
+        """Query the store for a handler, with retries while the job is held."""
         return await self._while_held(job, lambda: question(self._store))
 
     async def note_change(self, job: Job, name: str) -> None:
         await self._while_held(job, lambda: self._store.checkpoint_changed(job.tenant_id, job.id, name))
 
     async def _write(self) -> None:
-        """One batch after the other, as long as there are any. Nobody who waits is forgotten, whatever happens."""
+        """Write batches until none is left. Whatever happens, every waiting caller gets a result or an exception."""
         batch: list[tuple[Save, asyncio.Future[str | None]]] = []
         try:
             while self._waiting:
@@ -158,7 +164,7 @@ class Journal:
             self._writing = None
 
     async def _kept(self, saves: list[Save]) -> list[str | None]:
-        """As often as it takes while the leases last: the same result a second time changes nothing."""
+        """Write the checkpoints, with retries while a lease lasts. Repeating a write changes nothing."""
         pause = FIRST_PAUSE
         while True:
             try:
@@ -188,7 +194,7 @@ def _lost(job: Job) -> LeaseLost:
 
 
 def _outcome(function: Callable[[], Any]) -> tuple[Any, BaseException | None]:
-    """On a thread of its own. What is raised is returned: not every exception survives the way through a future."""
+    """Call a function on its thread. Exceptions are returned, because a future cannot carry every exception."""
     try:
         return function(), None
     except BaseException as error:

@@ -1,6 +1,6 @@
-"""The last resort: a worker that was ended hard, and whose event loop does not let go, ends its process from outside.
+"""End the process of a worker that was terminated while its event loop is blocked.
 
-Its jobs go back into the queue first, due only when this process is surely gone; or they are cancelled as asked.
+Its jobs are first released, with a delay after which this process is surely gone, or cancelled if the order says so.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ log = logging.getLogger("keptwork")
 
 
 async def end_process(store: Store, jobs: Sequence[Job], order: Order, actor: str, error: KeptworkError) -> NoReturn:
-    """Whatever the database says meanwhile: what it does not take is left to the leases."""
+    """Release the jobs and end the process, even if the database fails. Unwritten jobs are left to their leases."""
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):
             await settle.applied(store, [cut_short(job, order, actor) for job in jobs])
@@ -41,7 +41,7 @@ async def end_process(store: Store, jobs: Sequence[Job], order: Order, actor: st
 
 
 def cut_short(job: Job, order: Order, actor: str) -> Change:
-    """The end of a job whose handler is about to be gone with its process."""
+    """Return the final change of a job whose handler ends with its process."""
     reason = f"its worker was terminated: {order.reason}" if order.reason else "its worker was terminated"
     if order.jobs == "cancel":
         return insist(decide(JOB, job, "cancel", token=job.token, actor=actor, reason=reason))

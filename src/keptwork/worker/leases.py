@@ -1,10 +1,10 @@
-"""Keeping leases: a thread of its own with a connection of its own, so that a busy handler keeps its lease.
+"""Renew leases on a separate thread with its own connection, so that a busy handler does not lose its lease.
 
-A lease is renewed when half of it has passed, by the monotonic clock. A job that is no longer held is reported at once;
-a job whose lease could not be renewed (the database is out of reach, or silent) is given up shortly before the lease
-ends, so that nobody else can hold it while this worker still works on it.
+A lease is renewed after half of its length, by the monotonic clock. A job that is no longer held is reported
+immediately. If a lease cannot be renewed because the database is unreachable or does not respond, the job is abandoned
+shortly before the lease expires. No other worker can then hold the job while this worker still runs it.
 
-Leases go by (job, epoch): a job that comes back to the same worker is another lease.
+Leases are identified by (job, epoch): if a job comes back to the same worker, that is a different lease.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from keptwork.worker.pulse import Pulse
 T = TypeVar("T")
 
 Token = tuple[int, int]
-"""A job and the epoch it was claimed under."""
+"""A job ID and the epoch of its claim."""
 
 LONGEST_BEAT = 30.0
 LOOK_SECONDS = 1.0
 SHORTEST_NAP, LONGEST_NAP = 0.02, 0.5
 END_SECONDS = 5.0
-MARGIN = 0.1  # of a lease, kept back for the clock and for stopping
+MARGIN = 0.1  # fraction of a lease that is reserved for clock differences and for stopping
 NO_LENGTHS: Mapping[str, int] = {}
 
 
 @dataclass(slots=True)
 class Lease:
-    """A lease this worker holds; `length_us` is what a renewal asks for, times are the monotonic clock's."""
+    """A lease that this worker holds. `length_us` is the length that a renewal requests; times are monotonic."""
 
     length_us: int
     look_at: float
@@ -45,7 +45,7 @@ class Lease:
     give_up_at: float = 0.0
 
     def begin(self, at: float, length_us: int) -> None:
-        """From the moment the claim or the renewal was sent: the database's lease began no earlier."""
+        """Start the lease when the claim or renewal was sent. The database's lease started no earlier."""
         seconds = length_us / 1_000_000
         self.renew_at = at + min(seconds / 2, LONGEST_BEAT)
         self.give_up_at = at + seconds * (1 - MARGIN)
@@ -56,7 +56,7 @@ class Lease:
 
 
 class LeaseKeeper:
-    """Renews what is held, on a thread of its own; what it reports, it reports from there."""
+    """Renews leases on a thread of its own, and calls its callbacks from there."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class LeaseKeeper:
         pulse: Pulse | None = None,
         watch: Callable[[], None] = lambda: None,
     ) -> None:
-        """`watch` is called at least twice a second, on the thread."""
+        """Create the renewer. `watch` is called on its thread at least twice per second."""
         self._store = store
         self._worker = worker
         self._lost = lost
@@ -87,7 +87,7 @@ class LeaseKeeper:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread; one that hangs in the network is left behind, it holds up nobody."""
+        """End the thread. A thread that hangs in the network is abandoned and delays nothing."""
         self._stopping = True
         self._wake.set()
         self._thread.join(2 * END_SECONDS)
@@ -95,7 +95,7 @@ class LeaseKeeper:
     def hold(
         self, jobs: Iterable[Job], lease_us: int, claimed_at: float, lengths: Mapping[str, int] = NO_LENGTHS
     ) -> None:
-        """Keeps the leases of these jobs from now on, renewed for as long as their kind asks in `lengths`."""
+        """Renew the leases of these jobs from now on, each for the length of its kind in `lengths`."""
         look_at, due_at = claimed_at + LOOK_SECONDS, float("inf")
         with self._lock:
             for job in jobs:
@@ -107,11 +107,11 @@ class LeaseKeeper:
             self._wake.set()
 
     def holds(self, job: Job) -> bool:
-        """Whether this lease is still ours, as far as is known."""
+        """Return whether this worker still holds the lease, as far as it knows."""
         return (job.id, job.epoch) in self._leases
 
     def release(self, tokens: Iterable[Token]) -> None:
-        """These jobs are settled."""
+        """Forget the leases of completed jobs."""
         with self._lock:
             for token in tokens:
                 self._leases.pop(token, None)
@@ -129,7 +129,7 @@ class LeaseKeeper:
                 self._nap()
                 self._watch()
                 if self._pulse is None and not self._leases_now():
-                    self._outage.over("leases")  # there is nothing left to keep
+                    self._outage.over("leases")  # no lease is left to renew
                 if self._due_at(float("inf")) <= time.monotonic():
                     store = store or await self._opened(opened)
                     if store is not None:
@@ -138,7 +138,7 @@ class LeaseKeeper:
                         self._pulse.put_off()
 
     async def _opened(self, stack: AsyncExitStack) -> Store | None:
-        """The store, opened when there is first something to look at; a worker that ends at once does without."""
+        """Return the store, opened at the first check. A worker that ends immediately never opens it."""
         entered = self._store()
         store = await self._unless_too_late(entered.__aenter__())
         if store is not None:
@@ -146,7 +146,7 @@ class LeaseKeeper:
         return store
 
     def _nap(self) -> None:
-        """Until the next lease or look is due. Nothing else is under way on this thread's loop meanwhile."""
+        """Sleep until the next lease or check is due. This thread's loop has no other task meanwhile."""
         now = time.monotonic()
         seconds = min(max(self._due_at(now + LONGEST_NAP) - now, SHORTEST_NAP), LONGEST_NAP)
         self._naps_until = now + seconds
@@ -154,12 +154,15 @@ class LeaseKeeper:
         self._wake.clear()
 
     def _due_at(self, otherwise: float) -> float:
-        """When something is next to be done."""
+        """Return when the next action is due."""
         first = min((lease.due_at for lease in self._leases_now().values()), default=otherwise)
         return min(first, self._pulse.look_at) if self._pulse is not None else first
 
     async def _unless_too_late(self, call: Awaitable[T]) -> T | None:
-        """What the call returned; none if it failed. However long it takes, no lease is held past its end."""
+        """Return the result of the call, or None if it failed.
+
+        However long the call takes, no lease outlasts its end.
+        """
         task = asyncio.ensure_future(call)
         while not task.done() and not self._stopping:
             await asyncio.wait({task}, timeout=self._patience())
@@ -190,7 +193,7 @@ class LeaseKeeper:
             await self._pulse.beat(store)
 
     async def _look(self, store: Store, now: float) -> None:
-        """Once a second: which jobs were taken away, and which were asked to end. Short jobs are never looked at."""
+        """Check once per second which jobs were lost and which must stop. Short jobs are never checked."""
         due = {token: lease for token, lease in self._leases_now().items() if lease.look_at <= now}
         held = await store.held(self._worker, [id for id, _ in due]) if due else {}
         for lease in due.values():
@@ -215,7 +218,7 @@ class LeaseKeeper:
         self._forget(lost)
 
     def _give_up(self, now: float) -> None:
-        """What cannot be kept any longer is let go before somebody else may take it."""
+        """Abandon the leases that cannot be renewed in time, before another worker can claim their jobs."""
         self._forget(token for token, lease in self._leases_now().items() if lease.give_up_at <= now)
 
     def _forget(self, tokens: Iterable[Token]) -> None:

@@ -1,4 +1,4 @@
-"""Who there is to be asked: the provider, its model of each tier, and the skills."""
+"""The provider, the models of each tier, and the skills that agents can use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Lineup(NamedTuple):
-    """What an agent can be made of."""
+    """A provider, its models, the skills, and the configuration."""
 
     provider: Provider
     models: Mapping[Tier, str]
@@ -24,8 +24,10 @@ class Lineup(NamedTuple):
 
 
 class Lineups:
-    """Reads the configuration when an agent first needs it, and keeps to one provider. Skills are read each time, for
-    people change them."""
+    """Reads the configuration when an agent first needs it, and then keeps one provider.
+
+    Skills are read each time, because users edit them.
+    """
 
     def __init__(self, config: Callable[[], Config], provider: Provider | None = None) -> None:
         self._config = config
@@ -40,7 +42,7 @@ class Lineups:
         return Lineup(provider, models, skills(config.skills), config)
 
     def _choice(self, config: Config) -> tuple[Provider, Mapping[Tier, str]]:
-        """No secret passes it, to the provider or from it."""
+        """Choose the provider, wrapped so that secrets are redacted in both directions."""
         if self._given is not None:
             return Discreet(self._given), {tier: config.models.name(self._given.name, tier) for tier in Tier}
         from keptwork.provider.choice import choose

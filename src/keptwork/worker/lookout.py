@@ -1,4 +1,4 @@
-"""A lookout: a duty that looks when it is rung and when time has come, and tells when it found work."""
+"""Base class of maintenance tasks that check when notified or when a check is due, and report work that they find."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ BEAT_SECONDS = 1.0
 
 
 class Lookout(ABC):
-    """Sleeps until the next look is due, at most a beat; every process may have one."""
+    """Sleeps until the next check is due, at most `BEAT_SECONDS`; every process can have one."""
 
     name: str
-    """What it looks after, where it cannot."""
+    """The name of the task in reports of an outage."""
 
     def __init__(self, store: Store, found: Callable[[], None], outage: Outage) -> None:
         self._store = store
@@ -28,7 +28,7 @@ class Lookout(ABC):
         self._looking = asyncio.Lock()
 
     def ring(self) -> None:
-        """There may be something to do."""
+        """Check soon, because there might be work."""
         self._rung.set()
 
     async def run(self) -> None:
@@ -40,7 +40,7 @@ class Lookout(ABC):
                     await self._rung.wait()
 
     async def look(self) -> float:
-        """Does what is to be done; returns in how many seconds the next look is due, as far as is known."""
+        """Do the work that is due, and return the seconds until the next check, as far as known."""
         try:
             async with self._looking:
                 seconds = await self.run_once()
@@ -52,4 +52,4 @@ class Lookout(ABC):
 
     @abstractmethod
     async def run_once(self) -> float:
-        """The same, where the database answers."""
+        """Do the work that is due; an unreachable database raises `StoreError`."""

@@ -1,6 +1,6 @@
-"""A database out of reach: said once when it begins and once when it is over, whoever of the worker's duties meets it.
+"""Log an unreachable database once when the outage starts and once when it ends, whichever task meets it.
 
-Every duty tries again by itself. What no repetition can heal is not waited for: it ends the worker.
+Every task retries by itself. An error that no retry can fix ends the worker.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ log = logging.getLogger("keptwork")
 
 
 class Outage:
-    """Which duties of a worker cannot reach the database, or the server it works for. The outage is over when none is
-    left."""
+    """The tasks of a worker that cannot reach the database, or its server. The outage ends when none is left."""
 
     def __init__(self, what: str = "database") -> None:
         self._what = what
@@ -26,13 +25,13 @@ class Outage:
         self._lock = threading.Lock()
 
     def endure(self, duty: str, error: StoreError) -> None:
-        """This duty will try again; an error that would only come back is raised instead."""
+        """Note the outage for a task that will retry. Raise an error that would only recur."""
         if error.lasting:
             raise error
         self.note(duty, error)
 
     def note(self, duty: str, error: BaseException) -> None:
-        """This duty cannot do its work for now."""
+        """Note that a task cannot do its work for now."""
         with self._lock:
             if not self._waiting:
                 self._began = time.monotonic()
@@ -40,7 +39,10 @@ class Outage:
             self._waiting.add(duty)
 
     def over(self, duty: str) -> None:
-        """This duty did its work. Called after every success, so it costs no lock while all is well."""
+        """Note a success of this task.
+
+        It is called after every success, so it takes no lock unless there is an outage.
+        """
         if duty not in self._waiting:
             return
         with self._lock:

@@ -1,4 +1,4 @@
-"""How fast a worker is, and how many jobs to ask for because of it."""
+"""Measure how fast a worker completes jobs, and derive how many jobs to claim."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WHILE_SECONDS = 0.02
 
 
 class Pace:
-    """Of a worker with so many slots."""
+    """The pace of a worker with this many slots."""
 
     def __init__(self, slots: int) -> None:
         self._slots = slots
@@ -22,20 +22,25 @@ class Pace:
 
     @property
     def per_second(self) -> float:
-        """How many jobs a second are done of late; none when the last one is a while ago."""
+        """The recent number of completed jobs per second, or 0 if the last one was a while ago."""
         return self._rate if time.monotonic() - self._noted_at < RECENT_SECONDS else 0.0
 
     def room(self, in_hand: int) -> int:
-        """How many jobs to ask for: for the free slots, and for a reserve of what has lately been done in a blink.
-        While there is enough in hand, room gathers until a claim is worth its while."""
+        """Return how many jobs to claim: for the free slots, plus a reserve for `RESERVE_SECONDS` at the recent rate.
+
+        While enough jobs are in hand, return 0 until a claim is large enough to be worth it.
+        """
         reserve = min(int(self._rate * RESERVE_SECONDS), LARGEST_RESERVE)
         room = self._slots + reserve - in_hand
         worthwhile = max(reserve // 3, 1) if in_hand >= self._slots else 1
         return min(room, LARGEST_CLAIM) if room >= worthwhile else 0
 
     def note(self, count: int) -> None:
-        """So many jobs have been settled. The rate includes the time their handlers took, and is that of a while, since
-        two that end in the same moment may have taken long."""
+        """Note completed jobs.
+
+        The rate includes the time of their handlers. It is averaged over a while, because two jobs that finish together
+        can each have taken long.
+        """
         self._done_lately += count
         seconds = time.monotonic() - self._noted_at
         if seconds >= WHILE_SECONDS:

@@ -1,10 +1,9 @@
-"""How one run of a handler waits under asyncio's own tools: which durable operations are in flight, which waits are
-parked, and when the run ends as suspended.
+"""Track how one run of a handler waits under asyncio: operations in flight, parked waits, and the end of the run.
 
-On an event loop a wait that cannot be answered yet parks: its task awaits a future that this process never completes.
-It raises nothing, so no tool of asyncio mistakes it for a result. When a wait is parked and no operation is in flight,
-the run ends: the handler's task and the tasks of its waits are cancelled, and whatever the handler then returns or
-raises is discarded. An ordinary function, on a thread, gets `Suspended` raised instead.
+On an event loop, a wait that cannot complete yet is parked: its task awaits a future that this process never completes.
+It raises nothing, so no asyncio tool mistakes it for a result. When a wait is parked and no operation is in flight, the
+run ends: the handler's task and the tasks of its waits are cancelled, and what the handler then returns or raises is
+discarded. An ordinary function, on a thread, gets `Suspended` raised instead.
 """
 
 from __future__ import annotations
@@ -20,23 +19,23 @@ from keptwork.worker.clocks import clock_around
 from keptwork.worker.settlement import Raised, Release, Suspend, all_of
 
 TURNS = 8
-"""How many turns of the event loop the code after an operation has to begin the next one."""
+"""Event loop turns that the code after an operation has to start the next operation."""
 
 LOOK_SECONDS = 0.005
 GRACE_SECONDS = 5.0
-"""How long a handler has to end after its run has."""
+"""Seconds that a handler has to end after its run has ended."""
 
 MOST_CANCELS = 100
-"""How often a task is cancelled that makes durable calls although its run has ended."""
+"""Maximum cancellations of a task that makes durable calls although its run has ended."""
 
 _parked_for_ever: set[asyncio.Task[Any]] = set()
 
 
 class Suspended(BaseException):
-    """The handler cannot go on yet. It passes through `except Exception`; `finally` and `with` run."""
+    """The handler cannot continue yet. `except Exception` does not catch it; `finally` and `with` blocks run."""
 
     at_once = False
-    """Whether the run ends here, whatever is in flight."""
+    """Whether the run ends here, even with operations in flight."""
 
     def __init__(self, suspend: Suspend | Release) -> None:
         super().__init__(suspend.reason if isinstance(suspend, Release) else f"waits for {suspend.waits_for}")
@@ -44,25 +43,25 @@ class Suspended(BaseException):
 
 
 class Wait(NamedTuple):
-    """A wait as the handler wrote it, and how to limit it by a time of its own."""
+    """A wait as the handler wrote it, and how to give it a time limit of its own."""
 
     call: str
     limited: str
 
 
 class Owner(Protocol):
-    """Has the task of a handler."""
+    """The owner of a handler's task."""
 
     @property
     def work(self) -> asyncio.Task[Any] | None: ...
 
     def abandon(self, said: Any) -> None:
-        """Settle the job with this outcome although its handler has not ended."""
+        """Complete the job with this outcome although its handler has not ended."""
         ...
 
 
 class Operation:
-    """A durable call in flight, or a wait that is parked in a task. One that raised on a thread has none."""
+    """A durable call in flight, or a wait that is parked in a task. A wait that raised on a thread has no task."""
 
     __slots__ = ("at_once", "number", "outer", "over", "suspend", "task", "wait")
 
@@ -76,13 +75,15 @@ class Operation:
         self.at_once = False
 
     def note(self, suspended: Suspended) -> None:
-        """Keep what it waits for, without the frames that the exception holds."""
+        """Store what the operation waits for, without the frames that the exception references."""
         self.suspend, self.at_once = suspended.suspend, suspended.at_once
 
 
 _last: ContextVar[Operation | None] = ContextVar("keptwork_operation", default=None)
-"""The operation that this code began last. It runs inside that one, or if it is over inside the one around it: a step
-that waits is not in flight."""
+"""The operation that this code started last.
+
+Code runs inside that operation or, if it is finished, inside its outer one: a step that waits is not in flight.
+"""
 
 
 def _enclosing() -> Operation | None:
@@ -99,7 +100,10 @@ def _around(operation: Operation) -> Iterator[Operation]:
 
 
 class Parking:
-    """That of one run. `outcome` is what the run has ended with, whatever its handler says from then on."""
+    """The waits of one run.
+
+    `outcome` is set once the run has ended, and replaces what the handler returns or raises.
+    """
 
     outcome: Suspend | Release | Raised | None = None
     _loop: asyncio.AbstractEventLoop | None = None
@@ -115,7 +119,7 @@ class Parking:
     # --- on the event loop
 
     async def operation(self, wait: Wait | None, work: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
-        """Await a durable operation. If it suspends, it parks, and never returns."""
+        """Await a durable operation. If it suspends, it is parked and never returns."""
         operation = await self.never() if self.outcome is not None else self.begin(wait)
         try:
             return await work(*arguments)
@@ -126,14 +130,14 @@ class Parking:
         return await self.park(operation)
 
     def begin(self, wait: Wait | None = None) -> Operation:
-        """Count an operation as in flight, in a run that has not ended."""
+        """Count an operation as in flight. Call this only in a run that has not ended."""
         operation = self._new(wait, _enclosing())
         self._in_flight.add(operation)
         _last.set(operation)
         return operation
 
     def finish(self, operation: Operation) -> None:
-        """Count it no longer."""
+        """Count the operation as finished."""
         operation.over = True
         self._in_flight.discard(operation)
         if self._parked:
@@ -144,7 +148,7 @@ class Parking:
         return Operation(self._numbers, wait, outer)
 
     async def park(self, operation: Operation) -> NoReturn:
-        """Wait for ever in an operation that suspended. A handler that gives the wait up continues without it."""
+        """Park a suspended operation for ever. If the handler cancels the wait, the handler continues without it."""
         if operation.at_once and operation.suspend is not None:
             await self.die(operation.suspend)
         self._loop, operation.task = asyncio.get_running_loop(), asyncio.current_task()
@@ -161,18 +165,18 @@ class Parking:
         raise AssertionError("nobody completes this future")
 
     async def never(self) -> NoReturn:
-        """Let no durable call of an ended run return. The task is cancelled again, so that `finally` blocks end."""
+        """Block a durable call of an ended run. The task is cancelled again, so that `finally` blocks end."""
         task, loop = asyncio.current_task(), asyncio.get_running_loop()
         self._cancels += 1
         if task is not None and self._cancels <= MOST_CANCELS:
             loop.call_soon(task.cancel)
         elif task is not None:
-            _parked_for_ever.add(task)  # unreferenced, it would be reported as destroyed
+            _parked_for_ever.add(task)  # without a reference, asyncio would report it as destroyed
         await loop.create_future()
         raise AssertionError("nobody completes this future")
 
     def _look(self) -> None:
-        """See whether the run should end, once the code that follows has had its turns."""
+        """Schedule the check whether the run should end, after the following code has had its turns."""
         scheduled, self._turns = self._turns, TURNS
         if not scheduled and self._loop is not None:
             self._loop.call_soon(self._turn)
@@ -183,7 +187,7 @@ class Parking:
         elif self._turns in (1, TURNS) and (wrong := self._clocked()) is not None:
             self.end(Raised(wrong))
         elif self._in_flight:
-            self._turns = 0  # its end looks again
+            self._turns = 0  # the end of that operation checks again
         else:
             self._turns -= 1
             if self._turns and self._loop is not None:
@@ -203,7 +207,7 @@ class Parking:
         return None
 
     def _open_waits(self) -> Suspend | Release:
-        """Return all waits as one; a hold comes first, for the job cannot run before it is lifted."""
+        """Return all waits as one. A hold comes first, because the job cannot run before it is lifted."""
         parked = sorted(self._parked, key=lambda one: one.number)
         waits = list(dict.fromkeys(one.suspend for one in parked if one.suspend is not None))
         held = next((one for one in waits if isinstance(one, Release)), None)
@@ -230,7 +234,7 @@ class Parking:
 
     @contextmanager
     def on_thread(self, wait: Wait | None = None) -> Iterator[None]:
-        """Count what an ordinary function does, and remember what it waits for, even if it catches `Suspended`."""
+        """Count the calls of an ordinary function, and record what it waits for even if it catches `Suspended`."""
         if isinstance(self.outcome, Suspend | Release):
             raise Suspended(self.outcome)
         operation = self._new(wait)
@@ -255,7 +259,7 @@ class Parking:
         for _ in range(TURNS):
             if not self.has_waits or self.outcome is not None:
                 return said
-            await asyncio.sleep(0)  # a wait that the handler cancelled needs a turn to end
+            await asyncio.sleep(0)  # a cancelled wait needs a turn of the event loop to end
         beside = next((one.wait for one in self._open() if one.wait is not None), None)
         if beside is None or (self._parked and not isinstance(self._open_waits(), Suspend)):
             self.outcome = self._open_waits()
@@ -268,12 +272,12 @@ class Parking:
         )
 
     async def landed(self) -> None:
-        """Return when no operation is in flight any longer, unless the run has ended already."""
-        while self._in_flight and self.outcome is None:  # noqa: ASYNC110 - what ends it can be on a thread
+        """Wait until no operation is in flight, unless the run has already ended."""
+        while self._in_flight and self.outcome is None:  # noqa: ASYNC110 - a thread can end the operation
             await asyncio.sleep(LOOK_SECONDS)
 
     def settled(self, said: Any) -> Any:
-        """Return the outcome of the run, now that its handler has ended with `said`."""
+        """Return the outcome of the run after its handler has ended with `said`."""
         if self.outcome is None and any(one.task is None for one in self._parked):
             self.outcome = self._open_waits()
         for one in self._parked:
@@ -288,5 +292,5 @@ class Parking:
 
     @property
     def has_waits(self) -> bool:
-        """Whether a wait is parked, or on its way there."""
+        """Whether a wait is parked or about to be parked."""
         return bool(self._parked) or any(one.wait is not None for one in self._in_flight)
