@@ -1,8 +1,8 @@
-"""One POST to an address that was checked: HTTP/1.1 over asyncio's own streams.
+"""Send one POST request to a checked IP address: HTTP/1.1 over asyncio streams.
 
-The connection is made to the address, not to the name: that goes into the Host header, and into TLS, where the
-certificate must be the name's. Redirects are not followed, for nobody has checked where they lead. Of an answer only
-the head is read.
+The connection goes to the address, not to the host name. The name goes into the Host header and into TLS, where the
+certificate must match it. Redirects are not followed, because their targets have not been checked. Only the head of the
+response is read.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _STATUS = re.compile(rb"HTTP/1\.[01] ([1-5][0-9][0-9])(?: .*)?\r?\n")
 
 
 async def post(endpoint: Endpoint, addresses: Sequence[str], headers: Mapping[str, str], body: bytes) -> Answer:
-    """What came of it: never an exception but a cancellation."""
+    """Send the request and return its outcome. Raises nothing except a cancellation."""
     try:
         async with asyncio.timeout(TOTAL_SECONDS):
             reader, writer = await _connected(endpoint, addresses)
@@ -40,7 +40,7 @@ async def post(endpoint: Endpoint, addresses: Sequence[str], headers: Mapping[st
                 await writer.drain()
                 return await _answer(reader)
             finally:
-                writer.transport.abort()  # what else there is of the answer interests nobody
+                writer.transport.abort()  # the rest of the response is not needed
     except TimeoutError:
         return Answer(error=f"no answer within {TOTAL_SECONDS:g} s")
     except ssl.SSLCertVerificationError as error:
@@ -54,8 +54,10 @@ async def post(endpoint: Endpoint, addresses: Sequence[str], headers: Mapping[st
 
 
 async def resolve(host: str, port: int) -> list[str]:
-    """The addresses of a name, asked for once. On a thread of its own: a resolver that hangs holds up nothing else, not
-    even the end of the process."""
+    """Return the addresses of a host name.
+
+    The lookup runs on a daemon thread, so a resolver that hangs blocks nothing, not even the exit of the process.
+    """
     found: Future[list[str]] = Future()
     found.set_running_or_notify_cancel()
     threading.Thread(target=_look_up, args=(found, host, port), name="keptwork-resolver", daemon=True).start()
@@ -72,7 +74,7 @@ def _look_up(found: Future[list[str]], host: str, port: int) -> None:
 
 
 async def _connected(endpoint: Endpoint, addresses: Sequence[str]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """To the first address that answers."""
+    """Connect to the first address that accepts the connection."""
     secure: dict[str, Any] = {"limit": LONGEST_LINE}
     if endpoint.scheme == "https":
         secure |= {"ssl": tls(), "server_hostname": endpoint.host}
@@ -92,7 +94,7 @@ async def _connected(endpoint: Endpoint, addresses: Sequence[str]) -> tuple[asyn
 
 @cache
 def tls() -> ssl.SSLContext:
-    """Certificates are checked against those this machine trusts; SSL_CERT_FILE may name others."""
+    """Return the context that checks certificates against the system's trust store, or against SSL_CERT_FILE."""
     return ssl.create_default_context()
 
 
@@ -128,8 +130,8 @@ async def _headers(reader: asyncio.StreamReader) -> dict[str, str]:
 
 
 def _retry_after(headers: Mapping[str, str]) -> int | None:
-    """In seconds, or as a date, which counts from the date that the answer has."""
-    from email.utils import parsedate_to_datetime  # here, for few answers need it
+    """Return the requested delay in microseconds, or None. A date counts from the Date header of the same response."""
+    from email.utils import parsedate_to_datetime  # imported here because few responses need it
 
     text = headers.get("retry-after", "")
     if text.isascii() and text.isdecimal():

@@ -1,6 +1,6 @@
-"""How far handlers have come, as they say it: kept for people to see, and no part of what a job does.
+"""Store the progress that handlers report. Progress is for display only and affects no job.
 
-Whatever many handlers say however often, one write takes it along, twice a second.
+However often handlers report, one write twice per second stores the latest report of each job.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DIGITS = 4
 
 
 def report(fraction: Any, text: str) -> str:
-    """As it is kept. Adding up may lead a hair past the end: that is still the end.
+    """Return a progress report in its stored form. Rounding accepts a sum slightly above 1.
 
     >>> report(0.1 + 0.2, "pages")
     '{"fraction":0.3,"text":"pages"}'
@@ -33,13 +33,13 @@ def report(fraction: Any, text: str) -> str:
         rounded = -1.0 if isinstance(fraction, bool) else round(float(fraction), DIGITS)
     except (TypeError, ValueError):
         rounded = -1.0
-    if not 0 <= rounded <= 1:  # nor does NaN pass
+    if not 0 <= rounded <= 1:  # NaN fails this check too
         raise PermanentError(f"{fraction!r} is no progress; it is a fraction of the whole, from 0 to 1")
     return json.dumps({"fraction": rounded, "text": plain(str(text))[:LONGEST_WORDS]}, separators=(",", ":"))
 
 
 class Board:
-    """What the jobs of a worker have said last and is not yet written."""
+    """The latest reports of a worker's jobs that are not yet written."""
 
     def __init__(self, store: Store, loop: asyncio.AbstractEventLoop) -> None:
         self._store = store
@@ -51,7 +51,7 @@ class Board:
         self._turn = asyncio.Lock()
 
     def tell(self, job: Job, payload: str) -> None:
-        """From any thread; it is written soon, unless something later is told before."""
+        """Accept a report from any thread. It is written soon, unless a later report replaces it."""
         self._latest[job.id, job.epoch] = Report(job, payload)
         if not self._awake:
             self._awake = True
@@ -66,17 +66,17 @@ class Board:
         while self._latest:
             await self._write(list(self._latest))
             await asyncio.sleep(EVERY_SECONDS)
-            self._awake = False  # first: who tells something after the next look wakes this again
+            self._awake = False  # first, so that a report after the next check wakes the writer again
 
     async def flush(self, jobs: Iterable[Job]) -> None:
-        """What these jobs said last has been written when this returns: they are about to be settled."""
+        """Write the latest reports of these jobs, which are about to complete."""
         if self._latest or self._on_its_way:
             tokens = [(job.id, job.epoch) for job in jobs]
             if any(token in self._latest or token in self._on_its_way for token in tokens):
                 await self._write(tokens)
 
     async def _write(self, tokens: list[tuple[int, int]]) -> None:
-        """One write at a time, so that nothing is overtaken. What cannot be written is not worth waiting for."""
+        """Write reports, one write at a time to keep their order. A report that cannot be written is dropped."""
         async with self._turn:
             reports = [told for token in tokens if (told := self._latest.pop(token, None)) is not None]
             if reports:

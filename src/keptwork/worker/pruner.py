@@ -1,4 +1,4 @@
-"""The pruner: now and then one process of the fleet deletes what has been over for long enough."""
+"""Prune finished jobs, flows, and events from time to time. One process at a time does it for all workers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FIRST_LOOK_SECONDS = 60.0
 
 
 class Pruner:
-    """Asks whether a sweep is due; every process may have one, and the database lets one at a time have the duty."""
+    """Checks whether a sweep is due. Every process can have one; the database gives the duty to one at a time."""
 
     def __init__(self, store: Store, retention: Retention, chance: Callable[[], float]) -> None:
         self._store = store
@@ -27,12 +27,12 @@ class Pruner:
     async def run(self) -> None:
         await asyncio.sleep(FIRST_LOOK_SECONDS * self._chance())
         while True:
-            with contextlib.suppress(StoreError):  # out of reach: what is left waits for the next sweep
+            with contextlib.suppress(StoreError):  # unreachable: the next sweep prunes the rest
                 await self.run_once()
             await asyncio.sleep(LOOK_SECONDS * (0.5 + self._chance()))
 
     async def run_once(self) -> bool:
-        """Whether the duty was ours; then it has been done."""
+        """Return whether this process had the duty and has done it."""
         ours = await self._store.take_duty(DUTY, EVERY_US)
         if ours:
             await sweep(self._store, self._retention)

@@ -1,7 +1,7 @@
-"""The pulse: the worker's process says that it is alive, and looks at its own row for what is wanted of it.
+"""Record that the worker's process is alive, and read the orders in its own row.
 
-It beats on the thread that keeps the leases, which has a connection of its own, so that a handler that blocks the event
-loop neither makes the worker seem dead nor keeps it from hearing that it was ended. No lease depends on it.
+It runs on the thread that renews the leases, which has its own connection. A handler that blocks the event loop
+therefore neither makes the worker look dead nor delays an order to end. No lease depends on it.
 """
 
 from __future__ import annotations
@@ -29,9 +29,12 @@ _STANDING = Standing._fields
 
 
 class Pulse:
-    """`ordered` hears of every new order, `resumed` that claims are answered again. When a hard order has not been
-    carried out a moment later, the `last_resort` is called, if there is one. One that has a supervisor on this machine
-    (`parent`) ends with it."""
+    """Liveness and orders of one worker.
+
+    `ordered` is called for each new order, and `resumed` when claims are served again. If a hard order has not been
+    executed after `LAST_RESORT_SECONDS`, `last_resort` is called. A worker whose supervisor runs on this host
+    (`parent`) ends with it.
+    """
 
     def __init__(
         self,
@@ -53,7 +56,7 @@ class Pulse:
         self._beat_at = self.look_at + BEAT_SECONDS - LOOK_SECONDS
 
     async def beat(self, store: Store) -> None:
-        """Looks, and every now and then is seen as well. What was ordered must be carried out in time."""
+        """Read the worker's row, sometimes update its liveness too, and enforce an overdue hard order."""
         now = time.monotonic()
         self.look_at = now + LOOK_SECONDS
         standing = await (self._be_seen(store, now) if now >= self._beat_at else self._look(store))
@@ -64,7 +67,7 @@ class Pulse:
             await self._last_resort(store, self._order)
 
     def put_off(self) -> None:
-        """After a turn in which it could not look, because the database is out of reach: not again at once."""
+        """Delay the next check after one that could not reach the database."""
         now = time.monotonic()
         if self.look_at <= now:
             self.look_at = now + OUTAGE_SECONDS
@@ -95,7 +98,7 @@ class Pulse:
         before, self._state = self._state, standing.state if standing else self._state
         if standing is None or before == standing.state or PAUSED.name not in (before, standing.state):
             return
-        if standing.actor != f"w:{self._worker}":  # what it does by itself, it has said
+        if standing.actor != f"w:{self._worker}":  # the worker's own pauses are already logged
             said = "paused" if standing.state == PAUSED.name else "going on"
             log.info("%s, as %s wants it: %s", said, actor_name(standing.actor) or "somebody", standing.reason or "–")
         self._resumed()

@@ -1,4 +1,4 @@
-"""The pump: lets jobs go that limits hold back, when they are due or their rates allow."""
+"""Release jobs that limits hold, when their rates allow."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ MOST_AT_ONCE = 500
 
 
 class Pump(Lookout):
-    """Looks when something may have become free. Whoever ends a job looks after its limit in the same write, so this is
-    only for what time brings, and what is new."""
+    """Checks when a limit might have room.
+
+    The write that completes a job also updates its limit, so this task handles only the passage of time and new jobs.
+    """
 
     name = "pump"
 
     async def run_once(self) -> float:
-        """While something is due, and nobody else is at it."""
+        """Promote jobs while some are due and no other process promotes them."""
         while (at := await self._store.next_pump()) is not None:
             seconds = (at - await self._store.now()) / 1_000_000
             if seconds > 0:

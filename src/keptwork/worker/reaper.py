@@ -1,4 +1,4 @@
-"""The reaper: gives back what dead workers held, once its lease is over."""
+"""Reclaim the jobs of dead workers after their leases expire."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_AT_ONCE = 500
 
 
 class Reaper:
-    """Looks for leases that are over, and tells when it found some; every process may have one."""
+    """Finds expired leases and calls `found`; every process can have one."""
 
     def __init__(self, store: Store, found: Callable[[], None], outage: Outage) -> None:
         self._store = store
@@ -26,7 +26,7 @@ class Reaper:
         self._outage = outage
 
     async def run(self) -> None:
-        """From the first moment on: where workers die faster than it beats, nobody else would come to it."""
+        """Reclaim from the first moment: if workers die within less than a beat, each still reclaims once."""
         while True:
             try:
                 while await self.run_once() == MOST_AT_ONCE:
@@ -37,7 +37,8 @@ class Reaper:
             await asyncio.sleep(BEAT_SECONDS)
 
     async def run_once(self) -> int:
-        """Decides on what it read; what was renewed or finished meanwhile stays as it is."""
+        """Reclaim what one read found. Jobs that were renewed or completed meanwhile stay unchanged. Return the number
+        found."""
         jobs = await self._store.overdue(MOST_AT_ONCE)
         if jobs:
             now = await self._store.now()

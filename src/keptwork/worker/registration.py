@@ -1,4 +1,4 @@
-"""The worker's own life in the database: registered, at work, paused by itself, ended."""
+"""The worker's own row in the database: registered, started, paused by itself, and ended."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LONGEST_REASON = 500
 
 
 class Registration:
-    """A worker's row. Each process, and each start of one, is a worker of its own."""
+    """A worker's row. Each process, and each start of one, is a separate worker."""
 
     def __init__(self, id: int) -> None:
         self.id = id
@@ -40,7 +40,7 @@ class Registration:
         version: str = "",
         supervisor: str | None = None,
     ) -> Registration:
-        """From here on it counts as alive, and has a heartbeat to miss."""
+        """Create the row. From here on the worker counts as alive, and its heartbeat can be overdue."""
         host = socket.gethostname()
         serves = {"queues": list(queues), "kinds": sorted(kinds), "concurrency": concurrency, "version": version}
         return cls(
@@ -58,29 +58,32 @@ class Registration:
         )
 
     async def started(self, store: Store) -> None:
-        """From its first claim on it is at work."""
+        """Move the worker to running at its first claim."""
         if not self._at_work:
             await self._move(store, Verb.START, None)
             self._at_work = True
 
     async def pause(self, store: Store, reason: str) -> bool:
-        """Whether it could: one that has not begun cannot, and one that was paused already is."""
+        """Return whether the worker moved to paused. It cannot if it has not started or is already paused."""
         return await self._move(store, Verb.PAUSE, f"{EXHAUSTED}: {reason}")
 
     async def resume(self, store: Store) -> bool:
-        """Only from a pause of its own making; one that somebody else wanted is not its to end."""
+        """Return whether the worker resumed. It resumes only a pause that it set itself, not an operator's."""
         row = await store.get(WORKER, self.id, None)
         mine = row is not None and row["state"] == PAUSED.name and row["actor"] == self.actor
         return mine and await self._move(store, Verb.RESUME, f"{EXHAUSTED} is over")
 
     async def ended(self, store: Store, reason: str = DRAINED) -> None:
-        """Drained: completed if it ever worked, otherwise terminated. A row somebody else ended stays as it is."""
+        """Record the shutdown: completed if the worker ever ran, otherwise terminated.
+
+        A finished row stays unchanged.
+        """
         with contextlib.suppress(StoreError):
             if not await self._move(store, Verb.SUCCEED, reason):
                 await self._move(store, Verb.TERMINATE, reason)
 
     async def failed(self, store: Store, error: str) -> None:
-        """An error it cannot recover from: failed if it ever worked, otherwise terminated."""
+        """Record an unrecoverable error: failed if the worker ever ran, otherwise terminated."""
         with contextlib.suppress(StoreError):
             if not await self._move(store, Verb.FAIL, error):
                 await self._move(store, Verb.TERMINATE, f"{UNRECOVERABLE}: {error}")

@@ -1,4 +1,4 @@
-"""Claims of workers without a database, as the server makes them: what they ask for, now or when it comes."""
+"""Serve the claims of workers without a database: give them jobs that are due now, or wait for jobs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from keptwork.worker.waiting_room import LOOK_SECONDS, Line, Place, WaitingRoom
 
 CALL = f"{OWN_KINDS}call"
 AT_HOME = tuple(sorted({*(f"{OWN_KINDS}{kind}" for kind in EXECUTED), AGENT_KIND, SHARE, START} - {CALL}))
-"""What only workers with the database carry out: it needs breakers, budgets, tools or keys to models."""
+"""Kinds that only workers with a database run, because they need breakers, budgets, tools, or model keys."""
 
 MOST_JOBS = 500
 MOST_WAITS, FULL_SECONDS = 10_000, 2.0
@@ -45,9 +45,12 @@ MOST_REMEMBERED, MOST_KINDS = 10_000, 1_000
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What a worker asks for. Under a `number` whose answer was lost (`again`) it is given what it was given then, and
-    nothing else; where nobody knows whether that was so (none), that or something new. Without `kinds` it takes any but
-    those that are carried out at home."""
+    """A worker's claim request.
+
+    If the response to claim `number` was lost (`again`), the worker receives the jobs of that claim and no others. If
+    it is unknown whether the response was lost (`again` is None), it receives those jobs or, if there are none, new
+    ones. Without `kinds`, it can receive every kind except those that need a database.
+    """
 
     worker: int
     tenant_id: int
@@ -65,7 +68,7 @@ class Ask:
 
 
 class Given(NamedTuple):
-    """A job to be done, what an earlier run of it has kept, and, where it is a step of a flow, what is to be called."""
+    """A claimed job, its stored checkpoints and, for a step of a flow, the function to call."""
 
     job: Job
     checkpoints: Sequence[Checkpoint] = ()
@@ -73,7 +76,7 @@ class Given(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The jobs, how the worker stands, and what is wanted of it."""
+    """The claimed jobs, the worker's state, and the order for the worker, if there is one."""
 
     jobs: list[Given]
     state: str
@@ -81,19 +84,19 @@ class Answer(NamedTuple):
 
 
 def check_kinds(kinds: Sequence[str]) -> None:
-    """Refuses kinds that need what a worker without a database has not."""
+    """Raise `BadInput` for kinds that a worker without a database cannot run."""
     for kind in kinds:
         if kind in AT_HOME or (kind.startswith(OWN_KINDS) and kind != CALL):
             raise BadInput(what=f"{kind} is carried out by workers with the database only; of steps, take {CALL}")
 
 
 def number_of(key: str) -> int:
-    """The number of the claim that is asked for under an idempotency key."""
+    """Return the claim number of an idempotency key."""
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8]) >> 2
 
 
 class Claims:
-    """Those of all workers of a server."""
+    """The claims of all workers of a server."""
 
     def __init__(self, store: Store, closing: asyncio.Event, look_seconds: float = LOOK_SECONDS) -> None:
         self._store = store
@@ -102,8 +105,10 @@ class Claims:
         self._foreign: OrderedDict[int, set[str]] = OrderedDict()
 
     async def claim(self, ask: Ask, wait_seconds: float, left: asyncio.Event) -> Answer:
-        """What is due, at once or as soon as there is something within the wait. If the caller has `left` meanwhile,
-        what was claimed for it goes back."""
+        """Return due jobs immediately, or as soon as some are due within the wait.
+
+        If the caller has `left` meanwhile, its jobs are released.
+        """
         standing = await self._store.beat(ask.worker)
         order = understood(standing)
         if standing is None or order is not None:
@@ -125,11 +130,11 @@ class Claims:
         if jobs or not wait_seconds or left.is_set():
             return jobs
         if len(self.room) >= MOST_WAITS:
-            await asyncio.sleep(min(wait_seconds, FULL_SECONDS))  # and then it asks again
+            await asyncio.sleep(min(wait_seconds, FULL_SECONDS))  # after which the worker claims again
             return []
         until = asyncio.get_running_loop().time() + wait_seconds
         async with self.room.place(ask.line, ask.worker) as place, _leaving(place, left):
-            jobs = await self._taken(ask)  # what came before it had a place rang for others
+            jobs = await self._taken(ask)  # notifications before this place existed went to others
             while not jobs and await place.is_called(until):
                 jobs = await self._taken(ask)
         if jobs:
@@ -137,7 +142,10 @@ class Claims:
         return jobs
 
     async def _taken(self, ask: Ask) -> list[Job]:
-        """Jobs of kinds the worker does not know go back for those who do, and are left to them from then on."""
+        """Claim jobs.
+
+        Jobs of kinds that the worker does not know are released, and their kinds excluded from then on.
+        """
         while True:
             jobs = await self._claimed(ask)
             foreign = [job for job in jobs if ask.kinds and job.kind not in ask.kinds]
@@ -178,18 +186,18 @@ class Claims:
         await settle.applied(self._store, changes)
 
     async def _started(self, ask: Ask) -> str:
-        """From its first claim on it is at work."""
+        """Move the worker to running at its first claim."""
         id, actor = public_id(WORKER.name, ask.worker), f"w:{ask.worker}"
         try:
             return str((await enrolment.start(self._store, ask.tenant_id, id, actor))["state"])
-        except KeptworkError:  # somebody moved it meanwhile: it hears of that next
+        except KeptworkError:  # another process moved the worker meanwhile, and its next request reports that
             return IDLE.name
 
     async def _given(self, jobs: Sequence[Job], ask: Ask) -> list[Given]:
         given = []
         if any(job.step_id is not None for job in jobs):
             self._flows.begun(jobs)
-            with contextlib.suppress(StoreError):  # it is noted with the next one
+            with contextlib.suppress(StoreError):  # the next claim records it
                 await self._flows.look()
         for job in jobs:
             kept = await self._store.checkpoints(job.tenant_id, job.id) if job.epoch else []
@@ -201,7 +209,7 @@ class Claims:
         return given
 
     async def _task(self, job: Job) -> Task | None:
-        """What the function of a step is called with; references are filled in here, where the flow is."""
+        """Return the function call of a step. References are resolved here, because the worker cannot read the flow."""
         if job.kind != CALL:
             return None
         said: dict[str, Any] = json.loads(job.payload)
@@ -213,7 +221,7 @@ class Claims:
 
 @contextlib.asynccontextmanager
 async def _leaving(place: Place, left: asyncio.Event) -> Any:
-    """The place is given up when the caller leaves."""
+    """Give up the place in the line when the caller leaves."""
 
     async def watch() -> None:
         await left.wait()

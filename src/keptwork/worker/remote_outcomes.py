@@ -1,5 +1,7 @@
-"""What came of jobs, as a worker without a database tells its server: from moves to outcomes, so many at a time as a
-request may hold. The server decides on the same moves again."""
+"""Convert the moves of completed jobs to outcomes that a worker without a database sends to its server.
+
+Outcomes are split into requests of a permitted size. The server decides on the same moves again.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +17,18 @@ from keptwork.store.blobs import RESULT_BLOB
 
 MOST_AT_ONCE = 500
 LARGEST_BODY = 1_500_000
-"""A little less than a server takes, so that what is around it has room."""
+"""Slightly below the server's limit, to leave room for the rest of the request."""
 
 Document = dict[str, Any]
 
 
 def compact(value: Any) -> str:
-    """As JSON, in as few characters as it takes."""
+    """Return the value as compact JSON."""
     return json.dumps(value, separators=(",", ":"))
 
 
 def parts(changes: Sequence[Change]) -> Iterator[list[tuple[Change, Document]]]:
-    """So many at a time as a request may hold."""
+    """Yield the changes and their outcomes in batches that fit one request."""
     part: list[tuple[Change, Document]] = []
     size = 0
     for change in changes:
@@ -41,7 +43,7 @@ def parts(changes: Sequence[Change]) -> Iterator[list[tuple[Change, Document]]]:
 
 
 def _outcome(change: Change) -> tuple[Document, int]:
-    """What came of a job, and how long that is to say."""
+    """Return the outcome of a job and the length of its JSON."""
     token = {"job": ids.public(JOB.prefix, change.id), "epoch": change.epoch}
     told = {**token, **_said(change)}
     length = len(compact(told))

@@ -1,9 +1,8 @@
-"""What workers without a database report of the jobs they hold, as the server takes it.
+"""Process what workers without a database report about the jobs that they hold, in the server.
 
-Every report names the worker and the epoch it was given the job under: one that no longer holds it changes nothing and
-is told so, as `LeaseLost`. What is said of a job becomes the same moves as in a worker with a database, by the same
-decisions, and is written by the same use-case. The same report a second time, because its answer was lost, is answered
-like the first.
+Each report names the worker and the epoch of its claim. A report from a worker that no longer holds the job changes
+nothing and gets `LeaseLost`. Outcomes lead to the same moves, by the same decisions and the same use case, as in a
+worker with a database. A repeated report, after a lost response, gets the same response as the first.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ HELD = (ASSIGNED.name, RUNNING.name)
 _SEEN = ("id", "tenant_id", "state", "epoch", "owner", "lease_until", "cancel_requested_at")
 LARGEST_DOING = 16 << 10
 LATEST_EVENTS = 200
-"""So far back is looked for a report that was made before."""
+"""Number of events that are searched for an earlier report."""
 
 Kind = Literal["transient", "permanent", "validation", "timeout"]
 ERRORS: dict[str, type[Exception]] = {
@@ -51,7 +50,7 @@ ERRORS: dict[str, type[Exception]] = {
 
 
 class Claim(NamedTuple):
-    """By what right a worker speaks of a job; ids are public ones."""
+    """A worker's claim to a job. The IDs are public ones."""
 
     tenant_id: int
     worker: str
@@ -61,7 +60,7 @@ class Claim(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What went wrong with a job, and when it may be tried again if that is known."""
+    """A job's error, and when to retry it if that is known."""
 
     message: str
     kind: Kind = "transient"
@@ -77,11 +76,11 @@ class Failure:
 
 
 Said = Failure | Suspend | Release | Cancel | Any
-"""What came of a job; whatever is none of these is its result."""
+"""The outcome of a job. A value of any other type is its result."""
 
 
 class Settled(NamedTuple):
-    """What became of a job: by which move, and where that led."""
+    """The completed job: its move and the resulting state."""
 
     job: str
     epoch: int
@@ -90,7 +89,8 @@ class Settled(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """Whether a job is still its worker's, and whether it is to end: by itself (`soft`), or taken away (`hard`)."""
+    """Whether the worker still holds a job, and whether the job must stop: by request (`soft`) or because it was
+    cancelled (`hard`)."""
 
     job: str
     epoch: int
@@ -99,7 +99,7 @@ class Standing(NamedTuple):
 
 
 class Beat(NamedTuple):
-    """How a worker and its jobs stand, and what is wanted of the worker."""
+    """The state of a worker and its jobs, and the order for the worker, if there is one."""
 
     state: str
     order: Order | None
@@ -117,7 +117,7 @@ async def heartbeat(
     lease_us: int | None,
     doing: dict[str, Any] | None = None,
 ) -> Beat:
-    """Notes that a worker lives and, with a lease, renews those of the jobs it names."""
+    """Record that a worker is alive and, with a lease length, renew the leases of the jobs that it names."""
     key = (await workers.find(store, tenant_id, worker))["id"]
     standing = await store.beat(key)
     if doing is not None:
@@ -145,7 +145,7 @@ async def _stands(
 
 
 def _key(id: str) -> int:
-    """The key in a job's id; none has the key 0."""
+    """Return the key of a job's ID, or 0, which no job has."""
     return (ids.key_of(id) or ("", 0))[1]
 
 
@@ -162,7 +162,7 @@ def _standing(id: str, epoch: int, row: dict[str, Any] | None, worker: int, *, l
 
 
 async def start(store: Store, claim: Claim, lease_us: int | None = None) -> Settled:
-    """A job that was only assigned begins; one that has begun under the same claim goes on."""
+    """Start a job that is only assigned. A job that has already started under the same claim continues."""
     job = await _claimed(store, claim)
     if job.state == ASSIGNED.name:
         change = insist(decide(JOB, job, "start", token=job.token, actor=f"w:{job.owner}"))
@@ -176,7 +176,7 @@ async def start(store: Store, claim: Claim, lease_us: int | None = None) -> Sett
 async def checkpoint(
     store: Store, claim: Claim, name: str, value: Any, code: str | None = None, version: int = 0
 ) -> tuple[bool, Any]:
-    """Keeps the result of a step; returns whether it is this one that stands, and what stands."""
+    """Store the result of a step. Return whether this result is the stored one, and the stored one."""
     check_name("step", name)
     try:
         text = result_text(value)
@@ -194,7 +194,7 @@ async def checkpoint(
 
 
 async def kept(store: Store, tenant_id: int, id: str, name: str) -> Any:
-    """What a step of a job has left, also where it is kept apart."""
+    """Return the stored result of a job's step, also if it is a blob."""
     job = (await jobs.find(store, tenant_id, id))["id"]
     for one in await store.checkpoints(tenant_id, job):
         if one.name == name:
@@ -203,7 +203,7 @@ async def kept(store: Store, tenant_id: int, id: str, name: str) -> Any:
 
 
 async def progress(store: Store, claim: Claim, fraction: float, text: str) -> None:
-    """How far a job has come, for people to see."""
+    """Store the progress of a job for display."""
     try:
         said = report(fraction, text)
     except PermanentError as error:
@@ -221,17 +221,17 @@ async def progress(store: Store, claim: Claim, fraction: float, text: str) -> No
 
 
 async def keep_artifact(store: Store, claim: Claim, name: str, content: bytes, media_type: str) -> Artifact:
-    """Keeps something with the job, beside its result."""
+    """Store an artifact of the job."""
     check_artifact(name)
     check_media_type(media_type)
     return await store.keep_artifact(await _claimed(store, claim), name, Blob.of(content), media_type)
 
 
-# --- the end
+# --- completion
 
 
 async def settle_one(store: Store, claim: Claim, said: Said) -> Settled:
-    """What came of a job; one that the worker no longer holds is `LeaseLost`."""
+    """Complete a job. Raise `LeaseLost` if the worker no longer holds it."""
     await jobs.find(store, claim.tenant_id, claim.job)
     (settled,) = await settle_all(store, claim.tenant_id, claim.worker, [(claim.job, claim.epoch, said)])
     if settled is None:
@@ -242,7 +242,7 @@ async def settle_one(store: Store, claim: Claim, said: Said) -> Settled:
 async def settle_all(
     store: Store, tenant_id: int, worker: str, reports: Sequence[tuple[str, int, Said]]
 ) -> list[Settled | None]:
-    """What came of several jobs, all in one transaction; none is for one that the worker no longer holds."""
+    """Complete several jobs in one transaction. Return None for each job that the worker no longer holds."""
     key = (await workers.find(store, tenant_id, worker))["id"]
     found = [await _as_claimed(store, Claim(tenant_id, worker, job, epoch), key) for job, epoch, _ in reports]
     changes = [
@@ -270,7 +270,7 @@ def _word(said: Said) -> str:
 
 
 async def _claimed(store: Store, claim: Claim) -> Job:
-    """The job as it is held by exactly this claim. The write that follows looks again."""
+    """Return the job if exactly this claim holds it. The write that follows checks again."""
     worker = (await workers.find(store, claim.tenant_id, claim.worker))["id"]
     job = _job(await jobs.find(store, claim.tenant_id, claim.job))
     mine = (job.owner, job.epoch) == (worker, claim.epoch) and job.state in HELD
@@ -280,8 +280,10 @@ async def _claimed(store: Store, claim: Claim) -> Job:
 
 
 async def _as_claimed(store: Store, claim: Claim, worker: int) -> Job | None:
-    """The job as it was when this claim held it: now, or, going by the log, when its worker reported the same before.
-    None if that never was."""
+    """Return the job as it was when this claim held it, or None if it never did.
+
+    That is the job now or, according to the event log, the job before its worker reported the same outcome earlier.
+    """
     row = await store.get(JOB, _key(claim.job), claim.tenant_id)
     if row is None:
         return None

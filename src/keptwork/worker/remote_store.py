@@ -1,9 +1,9 @@
-"""The store of a worker without a database: what a worker asks of one, asked of a server over HTTP.
+"""The store of a worker without a database: the operations of a worker, sent to a server over HTTP.
 
-It has the verbs that claiming, running and settling jobs take, and no others: whatever else is asked of it needs a
-database, and is refused in one clear line. A server that is away is like a database that is away: an error that passes,
-which the worker outwaits while its leases last. What a job works for, the server knows: jobs come without it here, and
-what follows from their end happens there, in the transaction that ends them.
+It has the operations for claiming, running, and completing jobs. Any other operation needs a database and raises
+`NeedsDatabase`. An unreachable server is treated like an unreachable database: a transient error that the worker
+retries while its leases last. Jobs arrive here without the flow they belong to: the server applies the consequences of
+their completion in the same transaction.
 """
 
 from __future__ import annotations
@@ -43,8 +43,7 @@ _PASSING = (errors.NoAnswer, errors.InternalError, errors.ShuttingDown, errors.F
 
 
 class Hand:
-    """What a worker has in hand, for the stores of all its threads: under which epoch each job is held, what earlier
-    runs of it have kept, and the step it carries out."""
+    """The jobs in hand, shared by the stores of all threads: their epochs, stored checkpoints, and steps."""
 
     def __init__(self) -> None:
         self.epochs: dict[int, int] = {}
@@ -64,7 +63,7 @@ class Hand:
 
 
 class RemoteStore:
-    """As much of a `Store` as a worker needs. One for each event loop; they share what is in hand."""
+    """The part of `Store` that a worker needs. There is one for each event loop; they share the jobs in hand."""
 
     def __init__(self, server: str, key: Key, hand: Hand | None = None, wait_seconds: float = WAIT_SECONDS) -> None:
         self._wire = Wire(server, key, patience=ONE_TRY)
@@ -82,12 +81,12 @@ class RemoteStore:
 
     @property
     def url(self) -> str:
-        """Which server, fit to be shown."""
+        """The server's URL, without secrets."""
         return self._wire.server
 
     @asynccontextmanager
     async def beside(self) -> AsyncIterator[RemoteStore]:
-        """Another one for another event loop, with connections of its own."""
+        """Open another store for another event loop, with connections of its own."""
         store = RemoteStore(self.url, self._key, self.hand)
         try:
             yield store
@@ -95,11 +94,11 @@ class RemoteStore:
             await store.close()
 
     async def close(self) -> None:
-        """Gives its connections back."""
+        """Close the connections."""
         await self._wire.close()
 
     def listen(self, heard: Callable[[], None]) -> Callable[[], None]:
-        """A claim that has waited in vain is sent again at once: the server waits, not the worker."""
+        """Send a claim again immediately after it returned nothing: the server does the waiting."""
         self._heard = heard
         return self._forget
 
@@ -107,26 +106,26 @@ class RemoteStore:
         self._heard = lambda: None
 
     def hang_up(self) -> None:
-        """The worker is about to end: a claim that waits is given up."""
+        """Give up a waiting claim, because the worker is about to end."""
         self._leaving.set()
 
-    # --- time, and what is counted
+    # --- time and counters
 
     async def now(self) -> int:
-        """The server's time as it last said it, and what has passed since."""
+        """Return the server's latest time plus the time that has passed since."""
         if self._clock is None:
             return time.time_ns() // 1000
         at, told = self._clock
         return told + round((time.monotonic() - at) * 1_000_000)
 
     async def count(self, counted: Sequence[object]) -> bool:
-        """The server counts what is asked of it."""
+        """Do nothing: the server counts its requests."""
         return True
 
-    # --- the worker's own life
+    # --- the worker's own row
 
     async def create(self, lifecycle: Lifecycle, **columns: Any) -> int:
-        """Enrols a worker."""
+        """Register a worker."""
         said = json.loads(columns["serves"])
         place = {"host": columns["host"], "pid": columns["pid"]}
         body = {"name": columns["name"], "workspace_id": columns["workspace_id"], **said, "metadata": place}
@@ -134,12 +133,12 @@ class RemoteStore:
         return _key_of(made["id"])
 
     async def get(self, lifecycle: Lifecycle, id: int, tenant_id: int | None) -> Document | None:
-        """A worker as far as the next move is decided by it."""
+        """Return a worker with the columns that decide its next move."""
         standing = await self.beat(id)
         return standing and {"id": id, "tenant_id": 0, "seq": 0, "epoch": 0, **standing._asdict()}
 
     async def rows(self, lifecycle: Lifecycle, ids: Sequence[int], columns: Sequence[str] = ()) -> list[Document]:
-        """How a worker stands, as was heard a moment ago or is asked now."""
+        """Return the state of a worker, from the latest response if that is fresh, otherwise from the server."""
         if lifecycle is not WORKER:
             raise NeedsDatabase(what=f"look at any {lifecycle.name}")
         at, standing = self._seen or (0.0, None)
@@ -147,12 +146,12 @@ class RemoteStore:
         return [] if fresh is None else [fresh._asdict()]
 
     async def beat(self, worker: int) -> Standing | None:
-        """Says that the worker lives, and hears what is wanted of it."""
+        """Report that the worker is alive, and return its state."""
         await self._beat(worker, {"jobs": []})
         return self._seen and self._seen[1]
 
     async def record_telemetry(self, lifecycle: Lifecycle, id: int, kind: str, payload: str, **_: Any) -> None:
-        """What the worker does, for people to see."""
+        """Report the worker's activity for display."""
         await self._beat(id, {"jobs": [], "doing": json.loads(payload)})
 
     async def _beat(self, worker: int, body: Document) -> Document:
@@ -183,7 +182,7 @@ class RemoteStore:
         again: bool = False,
         **_: Any,
     ) -> list[Job]:
-        """Waits at the server for what is due. A claim that is given up meanwhile asks once more what it was given."""
+        """Wait at the server for due jobs. If the worker ends meanwhile, ask for the jobs of this claim once more."""
         body = {"max": min(limit, MOST_AT_ONCE), "queues": list(queues), "lease": _lease(lease_us)}
         wait = 0.0 if again or self._leaving.is_set() else self._wait
         ask = self._claim(worker, claim_id, {**body, "wait": wait, "again": again})
@@ -205,7 +204,7 @@ class RemoteStore:
         )
 
     async def _unless_leaving(self, ask: Awaitable[Document]) -> Document | None:
-        """What was answered; none if the worker is to end before."""
+        """Return the response, or None if the worker must end first."""
         asking, leaving = asyncio.ensure_future(ask), asyncio.ensure_future(self._leaving.wait())
         try:
             await asyncio.wait({asking, leaving}, return_when=asyncio.FIRST_COMPLETED)
@@ -216,13 +215,13 @@ class RemoteStore:
             await asyncio.wait({asking, leaving})
 
     async def held(self, worker: int, ids: Sequence[int]) -> dict[int, Held]:
-        """Which of these jobs are still this worker's, and which are to end."""
+        """Return which of these jobs the worker still holds, and whether each must stop."""
         tokens = [(job, self.hand.epochs[job]) for job in ids if job in self.hand.epochs]
         stands = await self._stands(worker, tokens, None)
         return {job: Held(epoch, one["cancel"] is not None) for (job, epoch), one in stands.items() if one["held"]}
 
     async def renew(self, worker: int, tokens: Sequence[tuple[int, int]], lease_us: int) -> list[tuple[int, int]]:
-        """The leases run on from now; those that are lost are returned."""
+        """Renew the leases from now, and return those that are lost."""
         stands = await self._stands(worker, tokens, lease_us)
         return [token for token in tokens if token not in stands or not stands[token]["held"]]
 
@@ -237,7 +236,7 @@ class RemoteStore:
     # --- while a job is held
 
     async def checkpoints(self, tenant_id: int, job: int) -> list[Checkpoint]:
-        """What came with the claim; what was too large for that is fetched now."""
+        """Return the checkpoints that came with the claim. Large ones are fetched now."""
         kept = self.hand.checkpoints.get(job, {})
         for one in kept.values():
             if one["large"]:
@@ -247,7 +246,7 @@ class RemoteStore:
         return [_checkpoint(one) for one in kept.values()]
 
     async def checkpoint(self, saves: Sequence[Save]) -> list[str | None]:
-        """Keeps results of steps; what another run has kept before stands."""
+        """Store results of steps. A result that another run has stored before remains."""
         return await asyncio.gather(*(self._checkpoint(save) for save in saves))
 
     async def _checkpoint(self, save: Save) -> str | None:
@@ -263,14 +262,14 @@ class RemoteStore:
         return compact(told["value"])
 
     async def checkpoint_changed(self, tenant_id: int, job: int, name: str) -> None:
-        """That is noted by workers with a database only."""
+        """Do nothing: only workers with a database record this."""
 
     async def note_progress(self, reports: Sequence[Report], ttl_us: int) -> None:
-        """How far jobs have come."""
+        """Store the progress of jobs."""
         await asyncio.gather(*(self._reported(one.job, "POST", "progress", json.loads(one.payload)) for one in reports))
 
     async def keep_artifact(self, job: Job, name: str, blob: Blob, media_type: str) -> Artifact:
-        """Keeps something with a job."""
+        """Store an artifact of a job."""
         if blob.size > LARGEST_BODY * 3 // 4:
             raise PermanentError(f"the artifact {name!r} has {blob.size:,} bytes, too many for a worker over HTTP")
         more = {"content": base64.b64encode(blob.content).decode(), "media_type": media_type}
@@ -281,17 +280,17 @@ class RemoteStore:
         return Artifact(name, media_type, blob.size, blob.hash, job.epoch, made)
 
     async def _reported(self, job: Job, method: str, what: str, more: Document) -> Document | None:
-        """What is answered to a report of a job; none if the job is no longer this worker's."""
+        """Return the response to a report about a job, or None if the worker no longer holds the job."""
         body = {"worker": _worker(job.owner or 0), "epoch": job.epoch, **more}
         try:
             return await self._asked(self._told(method, f"/api/jobs/{job.public_id}/{what}", body))
         except (LeaseLost, errors.NotFound):
             return None
 
-    # --- the end
+    # --- completion
 
     async def apply(self, changes: Sequence[Change]) -> list[Change]:
-        """What came of jobs, or of the worker itself. Those that came too late are returned."""
+        """Complete jobs, or move the worker itself. Return the changes that were too late."""
         late: list[Change] = []
         for change in changes:
             if change.lifecycle is WORKER:
@@ -306,14 +305,14 @@ class RemoteStore:
         try:
             answer = await self._asked(self._told("POST", f"/api/workers/{_worker(worker or 0)}/settle", body))
             written = answer["jobs"]
-        except errors.NotFound:  # the worker itself is gone
+        except errors.NotFound:  # the worker itself was deleted
             written = [None] * len(part)
         for change, _ in part:
             self.hand.drop(change.id, change.epoch)
         return [change for (change, _), settled in zip(part, written, strict=True) if settled is None]
 
     async def _move(self, change: Change) -> None:
-        """Its own moves the worker makes by the calls that are there for them."""
+        """Send a move of the worker itself to the endpoint for that move."""
         how, body = "end", {"reason": change.reason}
         if change.move.verb is Verb.START:
             how, body = "start", {}
@@ -324,15 +323,15 @@ class RemoteStore:
         try:
             await self._asked(self._told("POST", f"/api/workers/{_worker(change.id)}/{how}", body))
         except (errors.InvalidTransition, errors.NotFound):
-            return  # somebody else has ended it: it hears of that by its heartbeat
+            return  # another process has ended the worker, and its heartbeat reports that
 
-    # --- asking
+    # --- requests
 
     def _told(self, method: str, path: str, body: Mapping[str, Any]) -> Awaitable[Document]:
         return self._wire.tell(Document, method, path, body)
 
     async def _asked(self, asking: Awaitable[T]) -> T:
-        """What passes is an outage; what no repetition can heal ends the worker."""
+        """Convert errors: a transient one becomes `ServerAway`, and one that no retry can fix ends the worker."""
         try:
             return await asking
         except (StoreError, errors.NotFound, errors.InvalidTransition, LeaseLost):
@@ -353,7 +352,7 @@ def _key_of(id: str) -> int:
 
 
 def _lease(lease_us: int) -> float:
-    """In seconds, as far as a server gives one."""
+    """Return the lease in seconds, limited to what a server accepts."""
     return min(max(lease_us / 1_000_000, 1.0), LONGEST_LEASE)
 
 

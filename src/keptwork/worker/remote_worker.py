@@ -1,7 +1,7 @@
-"""A worker without a database: the worker of every process, over a server in the place of a store.
+"""Create a worker without a database: the usual worker, with a server in place of a store.
 
-It carries out the jobs of its application and, of flows, the steps that call a function. What needs more than that is
-left to workers with a database, and said in one line when it starts.
+It runs the jobs of its application and those steps of flows that call a function. Other work is left to workers with a
+database; the log says so in one line at the start.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ async def remote_worker(
     settings: Settings,
     until_idle: bool = False,
 ) -> AsyncIterator[tuple[Worker, Callable[[], None]]]:
-    """A worker for a server, and how to let it give up waiting for jobs."""
+    """Yield a worker for a server, and a function that ends its wait for jobs."""
     if settings.most_memory is not None or settings.bond is not None:
         raise BadInput(
             what="a worker with --server neither pauses by itself nor has a supervisor; leave out what asks it"
@@ -56,7 +56,7 @@ async def remote_worker(
     try:
         yield (
             Worker(
-                cast(Store, store),  # as much of one as a worker asks for
+                cast(Store, store),  # has the operations that a worker uses
                 {**served, CALL: JobType.of(Calls(store.hand).carry_out, name=CALL, on_exhausted="fail")},
                 replace(settings, database=address, remote=True),
                 cast(Any, store.beside),
@@ -69,7 +69,7 @@ async def remote_worker(
 
 
 def _served(kinds: Mapping[str, JobType]) -> dict[str, JobType]:
-    """Those whose jobs it can take: a breaker is asked in the database."""
+    """Return the kinds that this worker can run. Kinds with a breaker need the database."""
     behind = sorted(name for name, kind in kinds.items() if kind.breaker is not None)
     declared = sorted(name for name, kind in kinds.items() if kind.throttle is not None)
     if behind:
@@ -80,13 +80,13 @@ def _served(kinds: Mapping[str, JobType]) -> dict[str, JobType]:
 
 
 class Calls:
-    """Steps of flows that call a function. The server has filled in what it is called with."""
+    """Runs steps of flows that call a function. The server has resolved their arguments."""
 
     def __init__(self, hand: Hand) -> None:
         self._hand = hand
 
     async def carry_out(self, ctx: Context, **_: Any) -> Any:
-        """What the function returned."""
+        """Return what the function returned."""
         step = self._hand.steps.get(ctx.job.id)
         if step is None:
             raise PermanentError(f"the server did not say what the step {ctx.job_id} calls")

@@ -1,4 +1,4 @@
-"""What a worker does: counted by outcome, and told to the log where a job did not simply succeed."""
+"""Count the outcomes of a worker's jobs, and log those that did not simply succeed."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ GIVEN_BACK = "release"
 
 
 class Doing(NamedTuple):
-    """A worker at one moment: jobs in hand, how many it may run at a time, what became of those it settled, by move,
-    and how many a second it has settled of late. `slots_replaced` counts slots that died or were lost to handlers that
-    do not end."""
+    """A worker's activity at one moment: jobs in hand, concurrency, outcomes by move, and recent jobs per second.
+
+    `slots_replaced` counts slots that died or were lost to handlers that do not end.
+    """
 
     in_hand: int
     concurrency: int
@@ -33,18 +34,18 @@ class Doing(NamedTuple):
 
     @property
     def settled(self) -> int:
-        """Without those that were given back unfinished."""
+        """The number of completed jobs, without released ones."""
         return sum(count for trigger, count in self.outcomes.items() if trigger != GIVEN_BACK)
 
 
 class Report:
-    """Counts what was written."""
+    """The outcomes that were written."""
 
     def __init__(self) -> None:
         self.outcomes: Counter[str] = Counter()
 
     def note(self, written: Sequence[tuple[Job, Change, Any]], late: Sequence[Change]) -> None:
-        """What was said of these jobs, and what became of them, but for the changes that came too late."""
+        """Count and log the outcomes of these jobs, without changes that were too late."""
         done = [one for one in written if one[1] not in late] if late else written
         triggers = [change.move.trigger for _, change, _ in done]
         self.outcomes.update(triggers)

@@ -1,4 +1,4 @@
-"""The scheduler: fires what is due by its schedule; every process has one, and none is the leader."""
+"""Fire due schedules. Every process does it, and none is a leader."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHORTEST_NAP = 0.01
 
 
 class Scheduler:
-    """Sleeps until the next tick, at most a second: a schedule may have been added meanwhile, or the clock moved."""
+    """Sleeps until the next tick, at most 1 s, because a schedule can be added or the clock can change meanwhile."""
 
     def __init__(self, store: Store, outage: Outage) -> None:
         self._store = store
@@ -31,8 +31,10 @@ class Scheduler:
             await asyncio.sleep(seconds)
 
     async def run_once(self) -> float:
-        """Fires what is due, and tells for how many seconds nothing will be. What is due but is another's to fire, or
-        cannot be fired here, is looked at again after a full nap."""
+        """Fire what is due, and return the seconds until the next check.
+
+        A tick that another process is firing, or that cannot be fired here, is checked again after `LONGEST_NAP`.
+        """
         wait_us = await self._store.schedule_due()
         if wait_us is None or wait_us > 0:
             return LONGEST_NAP if wait_us is None else min(wait_us / 1_000_000, LONGEST_NAP)

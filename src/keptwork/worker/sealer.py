@@ -1,4 +1,4 @@
-"""The sealer: every minute one process of the fleet seals what was added to the event log, and each when it ends."""
+"""Seal new events of the event log: every minute in one process for all, and in each process when it ends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from keptwork.store import EventFilter, Store
 DUTY = "seal"
 EVERY_US = 60_000_000
 LOOK_SECONDS = 60.0
-RESTS = 9  # times as long as a portion took: a tenth of one core at most, however fast the log grows
+RESTS = 9  # multiple of the time of a batch: at most a tenth of one core, however fast the log grows
 SHORTEST_REST = 0.01
 LAST_SECONDS = 2.0
 
@@ -23,8 +23,11 @@ logger = logging.getLogger("keptwork")
 
 
 class Sealer:
-    """Looks whether there is something to seal. Every process may have one; the database lets one at a time have the
-    duty. Where nothing happens nothing is written."""
+    """Checks whether there are events to seal. Every process can have one; the database gives the duty to one at a
+    time.
+
+    Without new events, nothing is written.
+    """
 
     def __init__(self, store: Store, chance: Callable[[], float]) -> None:
         self._store = store
@@ -34,14 +37,14 @@ class Sealer:
     async def run(self) -> None:
         while True:
             await asyncio.sleep(LOOK_SECONDS * (0.5 + self._chance()))
-            with contextlib.suppress(StoreError):  # out of reach: what is not sealed is sealed the next time
+            with contextlib.suppress(StoreError):  # unreachable: the next check seals the rest
                 await self.run_once()
 
     async def run_once(self) -> int:
-        """How many events were sealed; none where another process has the duty."""
+        """Return how many events were sealed, 0 if another process has the duty."""
         last = await self._store.last_seal()
         if not may_follow(last):
-            return 0  # whoever has the secret does it
+            return 0  # a process that has the secret does it
         if not await self._store.events(EventFilter(), after=None if last is None else last.upto, limit=1):
             return 0
         if not await self._store.take_duty(DUTY, EVERY_US // 2):
@@ -50,8 +53,11 @@ class Sealer:
         return await seal(self._store, rest=self._rest)
 
     async def run_last(self) -> None:
-        """Once more when its process ends, whoever has the duty: it may be the last one for long. What there is no time
-        for, or what goes wrong, is left to the next process, and keeps this one from nothing."""
+        """Seal once more when the process ends, whichever process has the duty, because this one can be the last for
+        long.
+
+        What fails or takes too long is left to the next process and does not delay this one.
+        """
         try:
             async with asyncio.timeout(LAST_SECONDS):
                 if may_follow(await self._store.last_seal()):

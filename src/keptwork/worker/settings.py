@@ -1,4 +1,4 @@
-"""How a worker works, as its application says."""
+"""The settings of a worker."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ KEEP_AS_USUAL = Retention()
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a worker works; times are microseconds. Without a lease, each kind of job has its own. A handler in a process
-    of its own finds its application's jobs in `database`. With `most_stuck` threads lost (else half as many as it has
-    slots) a worker ends, to be replaced; with more than `most_memory` bytes in use it pauses. Workers that say nothing
-    for `silent_us` are given up. One that has a process to itself may end that process; with a `bond` it ends with its
-    supervisor. A `remote` one has no database: a server looks after what concerns all."""
+    """The settings of a worker. Times are in microseconds.
+
+    If `lease_us` is None, each kind of job has its own lease. A handler in its own process finds its application's jobs
+    in `database`. A worker that has lost `most_stuck` threads (default: half the number of its slots) ends, to be
+    replaced. A worker that uses more than `most_memory` bytes pauses. Workers without a heartbeat for `silent_us` are
+    terminated. A worker with `own_process` can end its process. With a `bond`, it ends with its supervisor. A `remote`
+    worker has no database, and its server does the maintenance.
+    """
 
     queues: Sequence[str] = ("default",)
     concurrency: int = 32

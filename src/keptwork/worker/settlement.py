@@ -1,4 +1,4 @@
-"""From what a handler said to the move its job makes: pure, with chance passed in."""
+"""Decide the move of a job from the outcome of its handler. Pure: randomness is passed in."""
 
 from __future__ import annotations
 
@@ -36,9 +36,11 @@ _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The worker gives the job back unfinished; the attempt is not spent. It is due again at once, or, where it could
-    not be done here at all, after a backoff that gives others the time to take it. Held by a name, nobody takes it
-    until that hold is lifted."""
+    """The worker releases the job unfinished, without spending the attempt.
+
+    The job is due again immediately or, with `backs_off`, after a backoff in which other workers can claim it. With
+    `held_by`, no worker claims it until that hold is lifted.
+    """
 
     reason: str = "worker drains"
     backs_off: bool = False
@@ -47,11 +49,13 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Suspend:
-    """The handler waits: the job goes back into the queue and holds nothing. It is due at `until` (µs), unless what it
-    waits for makes it due before; without that, when its patience of a hundred years is over. `seen` is how much of
-    what it waits for the handler has looked at: what came later is found when the wait is written. Held by a name, it
-    is not even due then, until that hold is lifted. One that stands for several waits has them in `waits`: any one of
-    them ends it."""
+    """The handler waits: the job goes back into the queue and occupies no worker.
+
+    The job is due at `until` (µs) or when what it waits for arrives, whichever is first; None means a hundred years.
+    `seen` is how much of what it waits for the handler has seen, so that the write of the wait can detect what arrived
+    since. With `held_by`, the job is not due before that hold is lifted. A suspension for several waits has them in
+    `waits`; any of them ends it.
+    """
 
     waits_for: str
     until: int | None = None
@@ -62,8 +66,10 @@ class Suspend:
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """The handler raised; `stage` is how far it had got: fetch, input, exec, output or commit. What was raised in a
-    process of its own comes as `text` and `traceback`; the error is then only of its kind."""
+    """The handler raised. `stage` is how far it got: fetch, input, exec, output, or commit.
+
+    An exception from another process comes as `text` and `traceback`, and `error` then only has the matching class.
+    """
 
     error: BaseException
     stage: str = "exec"
@@ -76,7 +82,7 @@ class Raised:
 
 
 def settle(job: Job, kind: JobType | None, said: Any, chance: Chance, actor: str) -> Change:
-    """The move that follows from what was said, decided as the holder of the lease. Whatever was said, there is one."""
+    """Return the move that follows from the outcome, decided as the holder of the lease. Every outcome has one."""
     if isinstance(said, Raised):
         return _settle_error(job, kind, said, chance, actor)
     try:
@@ -100,7 +106,7 @@ def all_of(waits: Sequence[Suspend]) -> Suspend:
 
 
 def _listed_names(names: Sequence[str]) -> str:
-    """Name several waits in one text, which is indexed and so cannot be long."""
+    """Name several waits in one text, which is short because it is indexed."""
     text = ", ".join(names)
     if len(text) <= LONGEST_WAITS:
         return text
@@ -109,21 +115,26 @@ def _listed_names(names: Sequence[str]) -> str:
 
 
 def due_soon(changes: Iterable[Change], now_us: int, within: float) -> set[float]:
-    """In how many seconds to look again for jobs that were put back for less than that, in steps of a twentieth second:
-    however many they are, there are few such times."""
+    """Return in how many seconds to check again for jobs that are due within `within` seconds.
+
+    The delays are rounded up to 50 ms, so many jobs lead to few checks.
+    """
     delays = (_delay_us(change.values, now_us) for change in changes)
     seconds = (math.ceil(delay / TICK_US) * TICK_US / 1_000_000 for delay in delays if delay > 0)
     return {one for one in seconds if one < within}
 
 
 def _delay_us(values: Mapping[str, Any], now_us: int) -> int:
-    """How long until the job is due; nothing for one that was not put back for a time."""
+    """Return the time until the job is due, or 0 if it was not delayed."""
     until: int | None = values.get("run_at")
     return until - now_us if until is not None else values.get("delay_us") or 0
 
 
 def backoff_us(kind: JobType | None, attempt: int, chance: Chance) -> int:
-    """How long to wait before the next attempt: anything up to twice as long each time, so that crowds disperse."""
+    """Return a random backoff before the next attempt.
+
+    Its maximum doubles with each attempt, so that jobs spread out.
+    """
     base, cap = (kind.backoff_us, kind.backoff_cap_us) if kind else DEFAULT_BACKOFF_US
     longest = min(base << min(max(attempt - 1, 0), 40), cap)
     return round(longest * chance())
@@ -157,7 +168,8 @@ def _wait(said: Suspend) -> dict[str, Any]:
 
 
 def _result(text: str) -> dict[str, Any]:
-    """What is small goes into the row. What is large is kept by its hash, and the row tells people where."""
+    """Return the columns of a result. A small result is stored in the row; a large one becomes a blob, which the row
+    names."""
     if len(text) <= LARGEST_IN_ROW:
         return {"result": text}
     blob = Blob.of(text.encode())
@@ -165,7 +177,7 @@ def _result(text: str) -> dict[str, Any]:
 
 
 def result_text(result: Any) -> str:
-    """A result as it is kept; what JSON cannot hold, and what is too large, is refused."""
+    """Return a result in its stored form. Raise if JSON cannot hold it, or if it is too large."""
     text = _encode(result)
     if len(text) > LARGEST_RESULT:
         raise ValueError(f"a result of {len(text):,} bytes is over the limit of {LARGEST_RESULT >> 20} MiB")
@@ -198,14 +210,14 @@ def _decided(job: Job, trigger: str, actor: str, **facts: Any) -> Change:
 
 
 def described(error: BaseException) -> str:
-    """Return type and message of an exception, and for a group those of all its members too."""
+    """Return the type and message of an exception and, for a group, those of all its members."""
     if not isinstance(error, BaseExceptionGroup):
         return plain(_worded(error))
     return plain(f"{_worded(error)[:LONGEST_SUMMARY]}: {'; '.join(_listed(failure.members(error)))}")
 
 
 def plain(text: str) -> str:
-    """Fit for any database: no NUL, no half of a surrogate pair, no endless text."""
+    """Return a text that every database accepts: no NUL, no unpaired surrogate, limited length."""
     return text[:LONGEST_TEXT].encode("utf-8", "replace").decode().replace("\0", "\ufffd")
 
 
@@ -219,7 +231,7 @@ def _listed(errors: list[BaseException]) -> Iterator[str]:
 
 
 def _worded(error: BaseException) -> str:
-    """In one text, whatever the error is."""
+    """Return the type and message of any exception."""
     try:
         text = str(error)
     except Exception:

@@ -1,4 +1,4 @@
-"""Where handlers put what they want kept: artifacts of their jobs, written under the lease the job is held by."""
+"""Store the artifacts of handlers, under the leases of their jobs."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ TEXT, BYTES = "text/plain; charset=utf-8", "application/octet-stream"
 
 
 class Keeps(Protocol):
-    """Where a handler's artifacts go."""
+    """Storage for a handler's artifacts."""
 
     def keep(self, job: Job, name: str, data: Content, media_type: str | None) -> Awaitable[Artifact]: ...
 
 
 class Shelf:
-    """One for all handlers of a worker. Made on the thread of the worker's event loop."""
+    """Artifact storage for all handlers of a worker. Create it on the thread of the worker's event loop."""
 
     def __init__(self, store: Store, holds: Callable[[Job], bool], pause: Callable[[float], Awaitable[float]]) -> None:
         self._store = store
@@ -37,7 +37,7 @@ class Shelf:
         self._thread = threading.get_ident()
 
     def keep(self, job: Job, name: str, data: Content, media_type: str | None) -> Awaitable[Artifact]:
-        """To be awaited on the event loop; on any other thread it is done when this returns."""
+        """Store an artifact. Await the result on the event loop; on another thread it is stored when this returns."""
         keeping = self._keep(job, name, data, media_type)
         if threading.get_ident() == self._thread:
             return keeping
@@ -53,7 +53,7 @@ class Shelf:
         return await self._keep_while_held(job, name, blob, chosen)
 
     async def _keep_while_held(self, job: Job, name: str, blob: Blob, media_type: str) -> Artifact:
-        """As often as it takes while the lease lasts: the same artifact a second time changes nothing."""
+        """Store the artifact, with retries while the lease lasts. Repeating the write changes nothing."""
         pause = FIRST_PAUSE
         while True:
             try:
@@ -65,7 +65,7 @@ class Shelf:
 
 
 class Done:
-    """What was done already, for those who await it all the same."""
+    """A finished operation that can be awaited."""
 
     def __init__(self, artifact: Artifact) -> None:
         self._artifact = artifact
@@ -83,7 +83,7 @@ def _usual_type(name: str, data: Content) -> str:
 
 
 def checked_type(name: str, data: Content, media_type: str | None) -> str:
-    """The media type to keep it under; a name or type that will not do is refused."""
+    """Return the media type of an artifact. Raise `BadInput` for an invalid name or type."""
     check_name(name)
     chosen = media_type or _usual_type(name, data)
     check_media_type(chosen)
@@ -91,7 +91,7 @@ def checked_type(name: str, data: Content, media_type: str | None) -> str:
 
 
 def content_of(name: str, data: Content) -> bytes:
-    """What is to be kept, within the limit."""
+    """Return the content as bytes. Raise `BadInput` if it is too large."""
     try:
         content = _of_file(name, data) if isinstance(data, Path) else _of_value(data)
     except (TypeError, UnicodeEncodeError) as error:

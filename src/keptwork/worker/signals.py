@@ -1,4 +1,4 @@
-"""Events a handler waits for: each wait takes the next one of its name that the job has not had."""
+"""Wait for signals in a handler: each wait receives the next signal of its name that the job has not received."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from keptwork.worker.steps import Steps
 
 
 class Signals:
-    """Those of one run. What was taken of a name is known by its place in the sequence."""
+    """The signals of one run. The sequence number of the last received signal is stored for each name."""
 
     def __init__(self, job: Job, steps: Steps, ask: Ask) -> None:
         self._job = job
@@ -31,7 +31,7 @@ class Signals:
 
     async def wait(self, name: str, event: str, timeout: Span | None) -> Any:  # noqa: ASYNC109 - it outlives this run
         limit_us = _checked(event, timeout)
-        async with self._turns.setdefault(event, asyncio.Lock()):  # two at a time are still one after the other
+        async with self._turns.setdefault(event, asyncio.Lock()):  # two concurrent waits receive one after the other
             kept = await self._kept(name, event, limit_us)
         if kept is None:
             raise NoEvent(name=event, waited=timeout)
@@ -39,7 +39,7 @@ class Signals:
         return kept["payload"]
 
     async def _kept(self, name: str, event: str, limit_us: int | None) -> Any:
-        """The event as it was taken, now or in an earlier run; none if its time was over."""
+        """Return the received signal, from this or an earlier run, or None after the time-out."""
         found = await self._steps.recall(name)
         if found is not None:
             return json.loads(found.result)
@@ -61,7 +61,7 @@ class Signals:
         return found
 
     async def _deadline(self, name: str, limit_us: int) -> int:
-        """From when it was first waited for."""
+        """Return the deadline, counted from the first run that waited."""
         return await self._steps.kept_once(name, await self._now() + limit_us)
 
     async def _now(self) -> int:

@@ -1,6 +1,6 @@
-"""A slot: runs one job at a time, each in a task and a context of its own, for as long as the worker lives.
+"""A slot runs one job at a time, each in its own task and context, for as long as the worker lives.
 
-The slot's own task only waits. Whatever a handler does to its task, its context variables, its name or its decimal
+The slot's own task only waits. Whatever a handler does to its task, its context variables, its name, or its decimal
 context ends with the job. Nothing but a return leaves the job's task.
 """
 
@@ -24,15 +24,18 @@ from keptwork.worker.steps import Steps
 from keptwork.worker.waits import Desk
 
 END_SECONDS = 4.0
-"""A cancelled handler has this long to end. It is less than a worker has that ends."""
+"""Seconds that a cancelled handler has to end. It is less than a worker has for its own shutdown."""
 
 _NOTHING = object()
-"""Stands for a task that was cancelled before its first line ran."""
+"""The outcome of a task that was cancelled before its first line ran."""
 
 
 class Slot:
-    """Takes jobs from the inbox and reports their outcomes. `variables` is the context that each job starts from.
-    `vacant` is called when the slot's task ends before the worker closes it, so that another slot takes its place."""
+    """Takes jobs from the inbox and reports their outcomes.
+
+    `variables` is the context that each job starts from. `vacant` is called when the slot's task ends before the worker
+    closes it, so that another slot takes its place.
+    """
 
     def __init__(
         self,
@@ -71,8 +74,10 @@ class Slot:
         self.task.add_done_callback(self._ended)
 
     def stop(self, *, hard: bool, cancelled: str = "") -> None:
-        """Asks the handler to come to an end; hard, it is stopped where it waits. `cancelled` says why its job is to be
-        cancelled, if it is: else it goes back into the queue."""
+        """Request that the handler stop; with `hard`, cancel it where it waits.
+
+        If `cancelled` gives a reason, the job is cancelled for it; otherwise the job goes back into the queue.
+        """
         if self._context is not None:
             self._cancelled = self._cancelled or cancelled
             self._context.request_stop()
@@ -82,7 +87,7 @@ class Slot:
                 self.give_time_to_end(Release("its worker stopped it"))
 
     def give_time_to_end(self, said: Any) -> None:
-        """The handler was cancelled. If it does not end, settle its job with this outcome and leave the handler."""
+        """Complete the job with this outcome and abandon its cancelled handler, if the handler does not end in time."""
         if self._patience is not None:
             self._patience.cancel()
         self._patience = asyncio.get_running_loop().call_later(END_SECONDS, self.abandon, said)
@@ -93,7 +98,7 @@ class Slot:
         return self._work
 
     def cancel(self, grace: float) -> None:
-        """Somebody wants the job cancelled: asks the handler to come to an end, and after the grace stops it."""
+        """Request that the handler of a cancelled job stop, and cancel the handler after the grace period."""
         if self.job is not None and not self._cancelled:
             self._cancelled = "it was asked to stop"
             self.stop(hard=False)
@@ -104,13 +109,15 @@ class Slot:
         self.stop(hard=True)
 
     def close(self) -> None:
-        """End the slot. A handler that runs is stopped where it waits, and its job is left to its lease."""
+        """End the slot. A running handler is cancelled where it waits, and its job is left to its lease."""
         self._closing = True
         (self.task if self._work is None else self._work).cancel()
 
     def abandon(self, said: Any) -> None:
-        """Settle the job with this outcome although its handler has not ended. The handler keeps its task, and another
-        slot takes the place of this one."""
+        """Complete the job with this outcome although its handler has not ended.
+
+        The handler keeps its task, and another slot takes the place of this one.
+        """
         job = self.job
         if job is not None and self._open:
             self._abandoned, self.left = True, self._work
@@ -135,7 +142,7 @@ class Slot:
             if not work.done():
                 try:  # noqa: SIM105 - one object less for each job
                     await work
-                except asyncio.CancelledError:  # the job's: a cancelled slot passes it on
+                except asyncio.CancelledError:  # of the job: a cancelled slot passes it on to the job's task
                     pass
             if not self._open:
                 return
@@ -144,14 +151,14 @@ class Slot:
             self._finish(job, said)
 
     def _set_variables(self, job: Job) -> None:
-        """Set what a job has of its own in the context that its task begins with."""
+        """Set the context variables of a job in the context that its task starts with."""
         logs.job.set(job)
         trace_context.ambient.set(job.trace_id)
         if self._own_decimal is not None:
             self._own_decimal()
 
     def _leave(self) -> None:
-        """Hold on to nothing of the job. From here on its context refuses durable calls."""
+        """Drop all references to the job. From here on its context refuses durable calls."""
         if self._context is not None:
             self._context.steps.close()
         if self._patience is not None:
@@ -162,7 +169,7 @@ class Slot:
         self._said = _NOTHING
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """A slot that the worker did not close has died: of a handler that cancels every task, or of a fault here."""
+        """Report a slot that the worker did not close: a handler cancelled every task, or this class has a defect."""
         if self._open:
             self._abandoned = True
             self._vacant(self, asyncio.CancelledError() if task.cancelled() else task.exception())
@@ -175,8 +182,9 @@ class Slot:
             _note_in_span(span, self._said)
 
     async def _note_outcome(self, job: Job, context: Context) -> None:
-        """Whatever the handler raises becomes an outcome: what leaves a task can end the event loop."""
-        if self._work is None:  # its first step runs inside the slot's
+        """Run the job and note its outcome. Every exception becomes an outcome, because one that leaves a task can end
+        the loop."""
+        if self._work is None:  # the first step of this task runs inside the slot's task
             self._work = asyncio.current_task(self._loop)
         if not self._holds(job):
             self._said = Release("its lease was lost before it began")
@@ -195,8 +203,10 @@ class Slot:
         return Release("its worker stopped it") if self._stopped else Raised(error)
 
     def _agreed(self, said: Any) -> Any:
-        """A job that is to be cancelled is not tried again, and does not wait; one whose handler had to be stopped has
-        not succeeded."""
+        """Return the outcome, changed for a cancelled job.
+
+        It is not retried and does not wait. If its handler had to be stopped, the job has not succeeded.
+        """
         if not self._cancelled:
             return said
         if isinstance(said, Raised):
@@ -217,7 +227,10 @@ if sys.version_info >= (3, 12):
 else:
 
     def _started(work: Work, variables: Variables, name: str, loop: asyncio.AbstractEventLoop) -> asyncio.Task[None]:
-        """Do the same without the eager tasks of Python 3.12: catch the first step on its way to the event loop."""
+        """Run the work up to its first pause without the eager tasks of Python 3.12.
+
+        The first step is caught on its way to the event loop and run immediately.
+        """
         if not isinstance(loop, asyncio.BaseEventLoop) or loop.get_task_factory() is not None or loop.get_debug():
             return loop.create_task(work, name=name, context=variables)
         caught: list[tuple[Callable[..., Any], tuple[Any, ...], Variables | None]] = []
@@ -238,7 +251,7 @@ else:
         return task
 
     def _step_now(loop: asyncio.AbstractEventLoop, step: Callable[[], Any], variables: Variables) -> None:
-        """Run a task's step inside the step of the current task, which is the loop's current one again afterwards."""
+        """Run a task's step inside the step of the current task, then restore the loop's current task."""
         current: Any = asyncio.current_task(loop)
         asyncio.tasks._leave_task(loop, current)
         try:
@@ -248,8 +261,10 @@ else:
 
 
 def _decimal_setter(variables: Variables) -> Callable[[], None] | None:
-    """Return what gives a job its own copy of the decimal context, or None if these variables hold none. A copied
-    context still shares the one mutable object that `decimal.getcontext()` returns."""
+    """Return a function that gives a job its own decimal context, or None if these variables hold none.
+
+    A copied context would still share the one mutable object that `decimal.getcontext()` returns.
+    """
     decimal = sys.modules.get("decimal")
     if decimal is None:
         return None
@@ -264,6 +279,6 @@ def _note_in_span(span: Any, said: Any) -> None:
 
 
 def _outcome(said: Any) -> str:
-    """In a word, for a span: what follows from it is in the event log."""
+    """Return the outcome in one word for a span. The event log has the details."""
     words = {Raised: "raised", Release: "released", Suspend: "suspended", Snooze: "snoozed", Cancel: "cancelled"}
     return words.get(type(said), "returned")

@@ -1,7 +1,7 @@
-"""Notice that the event loop is blocked, and log which job blocks it while it does.
+"""Detect that the event loop is blocked, and log which job blocks it while it does.
 
-The thread that keeps the leases looks, because it runs on while the loop does not. It never logs itself: if the loop is
-blocked by a full pipe behind the log, the leases must still be renewed.
+The thread that renews the leases does the checks, because it continues while the loop is blocked. It never logs itself:
+if a full pipe behind the log blocks the loop, the leases must still be renewed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from keptwork.worker.traceback import stack_of
 FIRST_SECONDS = 1.0
 EVERY_SECONDS = 0.25
 LOOKS = 2
-"""A process that was stopped as a whole and continues has looked only once since it last heard from its loop."""
+"""Required checks without an answer. A process that was stopped as a whole has only one when it continues."""
 
 log = logging.getLogger("keptwork")
 
@@ -31,7 +31,7 @@ Running = Mapping["asyncio.Task[Any]", Job]
 
 
 class Stall:
-    """`running` returns the jobs of the worker by the tasks that run them. Create it on the loop's thread."""
+    """Checks an event loop. `running` returns the worker's jobs by their tasks. Create it on the loop's thread."""
 
     def __init__(
         self,
@@ -49,7 +49,8 @@ class Stall:
         self._next = FIRST_SECONDS
 
     def look(self) -> None:
-        """Ask the loop to answer, and report that it has not. Call it often, from another thread."""
+        """Request an answer from the loop, or report that the last request has none. Call it often, from another
+        thread."""
         now = self._clock()
         if not self._answered:
             self._looks += 1
@@ -60,7 +61,7 @@ class Stall:
                 self._loop.call_soon_threadsafe(self._answer)
 
     def _answer(self) -> None:
-        """On the loop."""
+        """Record the answer, on the loop."""
         if self._next > FIRST_SECONDS:
             log.warning("the event loop continues after %.1f s", self._clock() - self._sent_at)
         self._answered = True
@@ -89,7 +90,7 @@ class Stall:
 
 
 def _job_of(task: asyncio.Task[Any]) -> Job | None:
-    """Python 3.11 does not show a task's context."""
+    """Return the job of a task's context, or None. Python 3.11 does not expose the context."""
     context: Context | None = getattr(task, "get_context", lambda: None)()
     return None if context is None else context.get(logs.job)
 

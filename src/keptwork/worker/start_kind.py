@@ -1,4 +1,4 @@
-"""The built-in kind of job that starts a flow: what a schedule of a flow enqueues with each of its ticks."""
+"""The built-in kind of job that starts a flow. A schedule of a flow enqueues one at each tick."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from keptwork.worker.context import Context
 
 
 class StartKind:
-    """Starts flows, each tick's once."""
+    """Starts flows, one for each tick."""
 
     def __init__(self, opened: Callable[[], Awaitable[Store]]) -> None:
         self._opened = opened
 
     def job_types(self) -> dict[str, JobType]:
-        """By name, as the worker looks them up."""
+        """Return the kind by name, for the worker."""
         return {START: JobType.of(self._start, name=START)}
 
     async def _start(self, ctx: Context, flow: str, inputs: dict[str, Any] | None = None) -> dict[str, str]:
-        """The flow of this tick; done twice, it is the same one."""
+        """Start the flow of this tick. A repeated call returns the same flow."""
         store = await self._opened()
         try:
             template = await templates.find(store, ctx.tenant_id, flow)

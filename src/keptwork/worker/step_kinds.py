@@ -1,4 +1,4 @@
-"""The built-in kinds of jobs: those that carry out the steps of flows. Every worker has them."""
+"""The built-in kinds of jobs that run the steps of flows. Every worker has them."""
 
 from __future__ import annotations
 
@@ -46,13 +46,16 @@ if TYPE_CHECKING:
 RUN_BACKOFF_US, LONGEST_BACKOFF_US = 2_000_000, 300_000_000
 MOST_EVENTS = 1_000
 TASK = ("flow", "template", "step", "item", "again")
-"""What the job of a step says of it; the rest is about the steps carried out along with it."""
+"""Arguments of a step's job that describe the step. The others concern an inline batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A step to be carried out: its definition with every reference filled in, whether an earlier round of the flow has
-    begun it, how many attempts it has, and what an agent is asked as it is written in the file."""
+    """A step to run: its definition with references resolved, and its attempts.
+
+    `again` is whether an earlier round of the flow has started it. `written` is the text for an agent as the flow's
+    file has it.
+    """
 
     flow: str
     kind: str
@@ -67,7 +70,7 @@ Carry = Callable[[Context, Task], Awaitable[Any]]
 
 
 class StepKinds:
-    """Carries out steps, each kind in its own way."""
+    """Runs steps, each kind in its own way."""
 
     def __init__(
         self,
@@ -82,7 +85,7 @@ class StepKinds:
         self._ways: dict[str, Carry] = {"tool": self._run, "command": self._run, "call": call, "agent": self._ask}
 
     def job_types(self) -> dict[str, JobType]:
-        """By name, as the worker looks them up."""
+        """Return the kinds by name, for the worker."""
         names = [f"{OWN_KINDS}{kind}" for kind in EXECUTED]
         kinds = {name: JobType.of(self._carry_out, name=name, on_exhausted="fail") for name in names}
         own: dict[str, Callable[..., Any]] = {AGENT_KIND: self._agent, SHARE: self._share}
@@ -100,7 +103,7 @@ class StepKinds:
         budget_micros: int | None = None,
         **step: Any,
     ) -> Any:
-        """An agent job that was started by itself, or is a step of a flow."""
+        """Run an agent job that is a step of a flow or has no flow."""
         if description is None:
             return await self._carry_out(ctx, **step)
         chosen: dict[str, Any] = {"skill": skill, "tier": tier, "schema": schema, "budget_micros": budget_micros}
@@ -118,7 +121,7 @@ class StepKinds:
         tier: str | None = None,
         retries: int = 0,
     ) -> Any:
-        """A share of a crew that is a step: a function does it, or a model is asked."""
+        """Run a share of a crew that is a step, with a function or a model."""
         if call is not None:
             return output_of(await called(ctx, call, {"share": share, "shares": shares, "task": task}))
         whole = f"{task}\n\nYou do share {share + 1} of {shares}."
@@ -141,7 +144,7 @@ class StepKinds:
         if not whole.steps[step.partition("[")[0]].inline:
             return output
         if ctx.attempt > 1 and ctx.attempt - 1 > await self._failures(ctx):
-            careful = MOST_AHEAD + 1  # its worker died, and this step may not have been the reason
+            careful = MOST_AHEAD + 1  # its worker died, and another step can have been the cause
         return await Ahead(store, ctx, flow, whole, step, output).gone(along, careful)
 
     async def _carried_out(
@@ -158,11 +161,11 @@ class StepKinds:
             raise
         except (Exception, asyncio.CancelledError) as error:
             if isinstance(error, asyncio.CancelledError) and ctx.cancel_requested:
-                raise  # its worker stopped it; else the function said so, and that is a failure like any other
+                raise  # the worker cancelled it; otherwise the function raised it, which is a failure like any other
             if task.step.kind == "call":
                 error.final = await self._failures(ctx) + 1 >= task.tries  # type: ignore[union-attr]  # read then, too
             if delay := delay_us_of(task, ctx.attempt):
-                asked = failure.delay_us(error) or 0  # an agent waits as long as its provider asked for
+                asked = failure.delay_us(error) or 0  # an agent waits at least as long as its provider requests
                 error.delay_us = max(delay, asked)  # type: ignore[union-attr]  # read when the job is settled
             raise
 
@@ -186,10 +189,10 @@ class StepKinds:
         try:
             return await run_tool(ctx, spec)
         except NotApproved:
-            raise  # people said no, which tells nothing of the tool
+            raise  # a reviewer's decision, which says nothing about the tool
         except PermanentError:
             if breaker is not None and not (spec.retry_on_failure and spec.idempotent):
-                ctx.tell_breaker(breaker, False)  # what is not to be tried again counts all the same
+                ctx.tell_breaker(breaker, False)  # a permanent failure counts against the tool too
             raise
         except (TransientError, TimeoutError) as error:
             if not spec.idempotent or failures + 1 < task.tries:
@@ -199,7 +202,7 @@ class StepKinds:
             raise PermanentError(str(error)) from None
 
     async def _failures(self, ctx: Context) -> int:
-        """How many attempts before this one have failed; in the others its worker died."""
+        """Return how many earlier attempts failed. In the other attempts the worker died."""
         if ctx.attempt == 1:
             return 0
         wanted = EventFilter(ctx.tenant_id, JOB.name, (ids.key_of(ctx.job_id) or ("", 0))[1])
@@ -207,7 +210,7 @@ class StepKinds:
         return sum(event.trigger == "retry" for event in found)
 
     async def _through_breaker(self, ctx: Context, task: Task, config: Config) -> str | None:
-        """Asks the breaker of a tool; returns its name, none for a program that is no tool."""
+        """Check the breaker of a tool and return its name, or None for a program that is not a tool."""
         if task.step.tool is None:
             return None
         name, given = f"tool:{task.step.tool}", config.tools[task.step.tool].breaker
@@ -216,8 +219,11 @@ class StepKinds:
         return name
 
     async def _ask(self, ctx: Context, task: Task) -> dict[str, Any]:
-        """An agent job. It is described by what it is asked. Where that has become long by what was filled in, skill
-        and tier are chosen by what is written in the file."""
+        """Run an agent step. Its prompt is its description.
+
+        If resolved references made the prompt too long for a description, the text in the flow's file selects skill and
+        tier.
+        """
         step, prompt = task.step, expression.as_text(task.step.agent)
         description = described(prompt)
         wish = Wish(
@@ -244,7 +250,7 @@ def _read_config() -> Config:
 async def task_of(
     store: Store, tenant_id: int, flow: str, template: int, step: str, item: Any = None, again: bool = False
 ) -> Task:
-    """What is to be done, from what the job of a step says. A reference that leads nowhere is `Wrong`."""
+    """Return the step to run, from the arguments of its job. An unresolvable reference raises `Wrong`."""
     whole = await shape(store, tenant_id, template)
     found, kind = whole.steps[step.partition("[")[0]], whole.flow.kind
     written = found.agent or ""
@@ -256,7 +262,7 @@ async def task_of(
 
 
 async def _values(store: Store, tenant_id: int, flow: str, kind: str, roots: set[str]) -> dict[str, Any]:
-    """What the references of a step lead to. What came of earlier steps does not change any more."""
+    """Return the values that the references of a step need. Outputs of finished steps do not change any more."""
     key = (ids.key_of(flow) or ("", 0))[1]
     values: dict[str, Any] = {
         output.name: await value_of(store, tenant_id, KINDS[kind], output)
@@ -267,24 +273,24 @@ async def _values(store: Store, tenant_id: int, flow: str, kind: str, roots: set
 
 
 async def call(ctx: Context, task: Task) -> Any:
-    """A Python function with the arguments of `with`."""
+    """Call a Python function with the arguments of `with`."""
     return await called(ctx, task.step.call or "", task.step.with_)
 
 
 def _filled(step: Step, look: expression.Look) -> Step:
-    """The step with every reference replaced by its value; what it then says was checked only where it is used."""
+    """Return the step with every reference replaced by its value. The values are checked only where they are used."""
     said = step.model_dump(exclude={"id", "when", "depends_on", "description", "for_each"}, exclude_unset=True)
     return step.model_copy(update=filled_step(said, look))
 
 
 def seconds_of(task: Task) -> float | None:
-    """How long a call may take; tools and agents watch their own time, to end what they have started."""
+    """Return the time limit of a function call. Tools and agents enforce their own, to end what they have started."""
     limited = task.step.timeout is not None and task.step.kind == "call"
     return span_us(task.step.timeout or 0) / 1_000_000 if limited else None
 
 
 def delay_us_of(task: Task, attempt: int) -> int | None:
-    """How long to wait before the next attempt, where the flow says so: in a run 2^attempts times its base."""
+    """Return the delay before the next attempt if the flow sets one: in a run, its base times 2^attempts."""
     if task.step.backoff is None and task.kind != "run":
         return None
     base = RUN_BACKOFF_US if task.step.backoff is None else span_us(task.step.backoff)

@@ -1,8 +1,8 @@
-"""The durable steps of one run of a handler: what has been done is not done again, what is waited for holds nothing.
+"""The durable steps of one run of a handler: completed steps are not repeated, and waits occupy no worker.
 
-A step's result is kept before the handler sees it. When the job runs again, after a crash, a retry or a wait, the
-handler runs from its beginning and each step that has a result returns it. A wait parks (parking.py): the job goes
-back into the queue, and its slot is free.
+The result of a step is stored before the handler receives it. When the job runs again, after a crash, a retry, or a
+wait, the handler runs from its beginning, and each completed step returns its stored result. A wait is parked
+(parking.py): the job goes back into the queue, and its slot is free.
 """
 
 from __future__ import annotations
@@ -30,8 +30,10 @@ from keptwork.worker.versions import held_for
 
 
 def said_by(error: BaseException) -> Any:
-    """What follows when a handler ends with this. Of tasks that ended together, what one of them waits for counts once
-    nothing else is wrong."""
+    """Return the outcome of a handler that ended with this exception.
+
+    If a group has no other errors, the wait of one of its members is the outcome.
+    """
     if isinstance(error, BaseExceptionGroup):
         waiting, others = error.split(Suspended)
         if waiting is None or others is not None:
@@ -41,7 +43,7 @@ def said_by(error: BaseException) -> Any:
 
 
 class Steps:
-    """Those of one run. An ordinary function gets results, an async one something to await."""
+    """The steps of one run. An ordinary function gets results, an async function gets awaitables."""
 
     __slots__ = ("_counts", "_job", "_journal", "_over", "_owner", "_parking", "_recalled", "_taken", "version")
 
@@ -57,7 +59,7 @@ class Steps:
         self._recalled: dict[str, Checkpoint] | None = None if job.epoch else {}
 
     def step(self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The result of the function: from before, if it has one; the function runs only if not."""
+        """Return the stored result of the step, or call the function and store its result."""
         self.insist_open(name)
         self._take(name)
         if self._journal.awaited:
@@ -80,7 +82,7 @@ class Steps:
     async def _step(
         self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """The same as `parking.operation` does, without a coroutine of its own."""
+        """Run a step as `parking.operation` would, without another coroutine."""
         parking = self.parking
         operation = await parking.never() if parking.outcome is not None else parking.begin()
         try:
@@ -101,11 +103,11 @@ class Steps:
         return await parking.park(operation)
 
     def in_thread(self, function: Callable[[], Any]) -> Awaitable[Any]:
-        """What an ordinary function returns or raises, without holding up the event loop."""
+        """Call an ordinary function without blocking the event loop."""
         return self._journal.in_thread(function)
 
     def sleep(self, span: Span, name: str | None = None) -> Any:
-        """Returns when the time is over, however often the job runs until then."""
+        """Wait until the time has passed, however often the job runs until then."""
         wait = Wait(f"ctx.sleep({span!r})", "Sleep for the time that you want to wait at most.")
         return self.waiting(wait, self._sleep, self.own_name("sleep", name), span_us(span))
 
@@ -117,27 +119,27 @@ class Steps:
             raise Suspended(Suspend("sleep", until))
 
     def progress(self, fraction: float, text: str) -> None:
-        """How far the handler has come, for people to see."""
+        """Report the handler's progress for display."""
         self._journal.tell(self._job, report(fraction, text))
 
-    # --- for everything that waits
+    # --- for all waits
 
     @property
     def parking(self) -> Parking:
-        """How this run waits. A handler that does nothing durable has no need of it."""
+        """The parked waits of this run. A handler without durable calls never creates it."""
         if self._parking is None:
             self._parking = Parking(self._owner)
         return self._parking
 
     def waiting(self, wait: Wait | None, work: Callable[..., Any], *arguments: Any) -> Any:
-        """Return what is to be awaited on the event loop; on a thread the work is done when this returns."""
+        """Return an awaitable on the event loop. On a thread, do the work and return its result."""
         if self._journal.awaited:
             return self.parking.operation(wait, work, *arguments)
         with self.parking.on_thread(wait):
             return self._journal.wait(work(*arguments))
 
     def keeping(self, keep: Callable[..., Awaitable[Any]], *arguments: Any) -> Awaitable[Any]:
-        """Count an artifact that is being stored as an operation in flight."""
+        """Count the storing of an artifact as an operation in flight."""
         if self._journal.awaited:
             return self.parking.operation(None, keep, *arguments)
         with self.parking.on_thread():
@@ -150,19 +152,19 @@ class Steps:
 
     @property
     def has_waits(self) -> bool:
-        """Whether a wait of this run is parked, or on its way there."""
+        """Whether a wait of this run is parked or about to be parked."""
         return self._parking is not None and self._parking.has_waits
 
     def settled(self, said: Any) -> Any:
-        """Return the outcome of the run, now that its handler has ended with `said`."""
+        """Return the outcome of the run after its handler has ended with `said`."""
         return said if self._parking is None else self._parking.settled(said)
 
     def close(self) -> None:
-        """Refuse durable calls from here on: the job has ended, or is another run's."""
+        """Refuse durable calls from here on: the job has ended, or another run has it."""
         self._over = True
 
     def own_name(self, what: str, name: str | None) -> str:
-        """What a wait is called: as the user says, or by its place among those of its kind."""
+        """Return the checkpoint name of a wait: the user's name, or its number among waits of its kind."""
         self.insist_open(what)
         self._counts[what] = self._counts.get(what, 0) + 1
         if name is not None:
@@ -172,13 +174,15 @@ class Steps:
         return own
 
     def insist_open(self, what: str) -> None:
-        """Refuse what a task that the handler left running asks for after the end of the job. In a run that suspended
-        such a call parks instead."""
+        """Refuse a durable call that a leftover task of the handler makes after the end of the job.
+
+        In a suspended run, such a call is parked instead.
+        """
         if self._over and (self._parking is None or self._parking.outcome is None):
             raise LeaseLost(lifecycle=JOB.name, id=self._job.public_id, trigger=what)
 
     async def recall(self, name: str) -> Checkpoint | None:
-        """What was kept under a name before this run. What is large is fetched from where it is kept."""
+        """Return the checkpoint that an earlier run stored under a name, or None. A large result is fetched."""
         kept = self._recalled if self._recalled is not None else await self.before()
         if not kept:
             return None
@@ -191,26 +195,26 @@ class Steps:
         return found._replace(result=await self._journal.whole(self._job, found))
 
     async def before(self) -> dict[str, Checkpoint]:
-        """What the job's steps had left before this run, by name; what is large is not among it but where it is."""
+        """Return the checkpoints of earlier runs by name. A large result is only a reference to its blob."""
         if self._recalled is None:
             self._recalled = {one.name: one for one in await self._journal.recall(self._job)}
         return self._recalled
 
     async def begun_as(self) -> int | None:
-        """Which version of the handler made the first checkpoint of the job; none before there is one."""
+        """Return the handler version of the job's first checkpoint, or None if there is no checkpoint yet."""
         return next((one.version for one in (await self.before()).values()), None)
 
     def save(self, name: str, text: str) -> Save:
-        """What is to be kept, where that is written together with something else."""
+        """Return a checkpoint that the caller writes together with other changes."""
         return Save(self._job, name, text, version=self.version)
 
     def save_whole(self, name: str, text: str, code: str | None = None) -> Save:
-        """The same for a text of any length: what is large goes as a blob."""
+        """Return a checkpoint for a text of any length. A large text becomes a blob."""
         blob = Blob.of(text.encode()) if len(text) > LARGEST_IN_ROW else None
         return Save(self._job, name, blob.note if blob else text, blob, code, self.version)
 
     async def keep(self, name: str, value: Any, code: str | None = None) -> Any:
-        """Keeps a value, and returns it as the next run will see it."""
+        """Store a value, and return it as the next run will see it."""
         return json.loads(await self.keep_text(name, _text(name, value), code))
 
     async def kept_once(self, name: str, number: int) -> int:
@@ -219,7 +223,8 @@ class Steps:
         return int(json.loads(found.result) if found else await self.keep(name, number))
 
     async def keep_text(self, name: str, text: str, code: str | None = None) -> str:
-        """The same with a value as JSON. What another run has kept meanwhile stands."""
+        """Store a value given as JSON, and return the stored JSON. A value that another run has stored meanwhile
+        remains."""
         save = self.save_whole(name, text, code)
         if await self._journal.save(save) == save.result:
             return text
@@ -231,19 +236,19 @@ class Steps:
             await self._journal.note_change(self._job, found.name)
         return json.loads(found.result)
 
-    # --- for the worker, on behalf of a handler in a process of its own
+    # --- for the worker, on behalf of a handler in its own process
 
     async def whole(self, name: str) -> str:
-        """A result as it is, also where it is kept apart."""
+        """Return a complete result, also if it is a blob."""
         found = (await self.before())[name]
         return found.result if found.hash is None else await self._journal.whole(self._job, found)
 
     async def note_change(self, name: str) -> None:
-        """The code of a step is no longer that which made its result."""
+        """Record that the code of a step has changed since its result was stored."""
         await self._journal.note_change(self._job, name)
 
     async def now(self) -> int:
-        """The database's time."""
+        """Return the database's time."""
         return await self._journal.now()
 
     def _take(self, name: str, ours: bool = False) -> None:

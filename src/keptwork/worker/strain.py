@@ -1,4 +1,4 @@
-"""Strain: a worker that uses too much memory pauses itself, and goes on, or ends, when what it runs has ended."""
+"""Pause a worker that uses too much memory, and resume or replace it when its running jobs have finished."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ from keptwork.worker.heartbeat import memory_bytes
 
 LOOK_SECONDS = 1.0
 EASED = 0.9
-"""Of what is allowed: only below it does a worker go on, so that it does not waver."""
+"""Fraction of the limit below which a worker resumes, so that it does not alternate."""
 
 log = logging.getLogger("keptwork")
 
 
 class Strain:
-    """Looks at the memory of this process. `pause` and `resume` are the worker's own moves, `busy` tells whether it has
-    work in hand, `replace` lets it end for good."""
+    """Checks the memory of this process.
+
+    `pause` and `resume` are the worker's own moves, `busy` returns whether jobs are in hand, and `replace` ends the
+    worker.
+    """
 
     def __init__(
         self,
@@ -69,7 +72,7 @@ class Strain:
 
 
 def give_back_memory() -> None:
-    """What Python no longer needs goes back to the system, where the system has a way for it."""
+    """Return freed memory to the system, if the C library supports it."""
     gc.collect()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:

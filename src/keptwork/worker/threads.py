@@ -1,8 +1,8 @@
-"""Threads for ordinary functions.
+"""Run ordinary functions on threads.
 
-A thread cannot be ended. One whose handler was given up but goes on anyway is left to itself: another takes its place,
-and it is counted, so that a worker that has too many of them can be replaced. They hold up neither the end of the
-worker nor that of the process.
+A thread cannot be ended. If a handler is abandoned and continues, its thread is left alone, another thread takes its
+place, and the lost thread is counted, so that a worker with too many of them can be replaced. Lost threads delay
+neither the end of the worker nor that of the process.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ STUCK_SECONDS = 5.0
 
 
 class _Call:
-    """A function that is to be called on a thread. A `concurrent.futures.Future` would be forty objects for each."""
+    """A function call for a thread. A `concurrent.futures.Future` would need forty objects for each call."""
 
     __slots__ = ("arguments", "context", "done", "function", "given_up", "loop", "said", "told")
 
@@ -36,7 +36,7 @@ class _Call:
         self.done = self.given_up = False
 
     def tell(self) -> None:
-        """On the thread: the function has returned, or is not to be called any more."""
+        """Report, on the thread, that the function has returned or is no longer wanted."""
         self.done = True
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self.loop.call_soon_threadsafe(_wake, self.told)
@@ -48,11 +48,11 @@ def _wake(told: asyncio.Future[None]) -> None:
 
 
 class NoThread(Exception):
-    """The process has no room for another thread."""
+    """The process cannot start another thread."""
 
 
 class Threads:
-    """As many as there are calls at a time; each is used again."""
+    """As many threads as there are concurrent calls. Threads are reused."""
 
     def __init__(self, stuck: Callable[[], None]) -> None:
         self._report = stuck
@@ -64,9 +64,12 @@ class Threads:
         self._stuck: set[_Call] = set()
 
     async def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """What the function returns; it must not raise. Cancelled, the function goes on until it ends by itself; if it
-        had returned before, and only the event loop had no time to hear of it, what it returned counts. The context
-        variables are those of its caller: what it logs belongs to the same job."""
+        """Call a function on a thread and return its result; the function must not raise.
+
+        If the caller is cancelled, the function continues until it ends. If the function had already returned, and only
+        the event loop had not yet noticed, its result counts. The function runs with the caller's context variables, so
+        its log records belong to the same job.
+        """
         call = _Call(function, arguments)
         self._submit(call)
         try:
@@ -81,11 +84,11 @@ class Threads:
 
     @property
     def stuck(self) -> int:
-        """Threads that are lost to handlers which do not end."""
+        """The number of threads lost to handlers that do not end."""
         return len(self._stuck)
 
     def stop(self) -> None:
-        """Each ends when its function does."""
+        """End each thread when its function ends."""
         for _ in range(self._made):
             self._calls.put(None)
 
@@ -114,10 +117,10 @@ class Threads:
             if wanted:
                 call.said = call.context.run(call.function, *call.arguments)
                 call.context.run(end_child, self._process)
-            self._be_idle()  # before the next call can come: it must find this thread
+            self._be_idle()  # before the next call can arrive, because it must find this thread
             call.tell()
             self._stuck.discard(call)
-            del call  # an idle thread holds on to nothing
+            del call  # an idle thread must not retain the call
 
     def _be_idle(self) -> None:
         with self._lock:
@@ -125,7 +128,7 @@ class Threads:
 
     def _judge(self, call: _Call) -> None:
         self._stuck.add(call)
-        if call.done:  # the thread looks the other way round
+        if call.done:  # the thread sets `done` before it discards the call
             self._stuck.discard(call)
         else:
             self._report()

@@ -1,7 +1,7 @@
-"""One run of a tool for a job: started, listened to, ended, and what its ending means.
+"""Run a tool once for a job: start it, follow its output, end it, and interpret its exit.
 
-A program that ends as expected leaves what it wrote. Any other ending is a failure, and what it wrote is kept with the
-job as the artifacts `stdout` and `stderr`. Of what it wrote, secrets are taken out before anybody keeps or sees it.
+The output of a program that exits as expected becomes its result. Any other exit is a failure, and the output is stored
+with the job as the artifacts `stdout` and `stderr`. Secrets are removed from the output before it is stored or shown.
 """
 
 from __future__ import annotations
@@ -30,8 +30,10 @@ LAST_LINES = 5
 
 
 class Outcome(NamedTuple):
-    """What came of it: a result, or a failure, and whether trying again may help. `known` is whether the ending tells
-    what was done: a program that was killed may have done anything."""
+    """The outcome of a tool: a result, or a failure and whether to retry.
+
+    `known` is whether the exit shows what the program did: a program that was killed can have done anything.
+    """
 
     result: dict[str, Any] | None = None
     failure: str | None = None
@@ -40,7 +42,7 @@ class Outcome(NamedTuple):
 
 
 async def one_run(ctx: Context, spec: ToolSpec) -> Outcome:
-    """Runs the program; one over its time raises `TimeoutError`."""
+    """Run the program. Raise `TimeoutError` if it exceeds its time limit."""
     output = Output(spec.most_output)
     began = time.monotonic()
     try:
@@ -64,7 +66,7 @@ async def one_run(ctx: Context, spec: ToolSpec) -> Outcome:
 
 
 async def _ended(ctx: Context, spec: ToolSpec, output: Output) -> Ending:
-    """When nothing of the program is left, however it came to its end."""
+    """Return how the program ended, after all its processes are gone."""
     running = asyncio.ensure_future(ctx.tools.run(_command(ctx, spec), output))
     ctx.pass_on_stop(lambda: _end(running))
     try:
@@ -102,7 +104,7 @@ def _command(ctx: Context, spec: ToolSpec) -> Command:
 
 
 def _outcome(spec: ToolSpec, ending: Ending, output: Output, seconds: float) -> Outcome:
-    """Pure: from how it ended to what that means."""
+    """Return what the exit of the program means. Pure."""
     if ending.code is None or ending.code < 0 or ending.why is not None:
         how = f"{spec.label}: {death(ending, spec.limits)}{_last_words(output)}"
         return Outcome(failure=how, retry=spec.retry_on_failure, known=False)
@@ -135,7 +137,7 @@ def _result(ending: Ending, output: Output, seconds: float) -> dict[str, Any]:
 
 
 def parsed(text: str) -> Any:
-    """The value of a text that is JSON; none if it is not, or is what we could not keep as such.
+    """Return the value of a JSON text, or None if it is not JSON or cannot be stored as such.
 
     >>> parsed('{"n": 1}'), parsed("n is 1"), parsed("1e999")
     ({'n': 1}, None, None)
@@ -158,12 +160,12 @@ async def _keep(ctx: Context, output: Output) -> None:
     await ctx.keep("stderr", cleared(output.stderr.content), TEXT)
 
 
-# --- while it runs
+# --- during the run
 
 
 @asynccontextmanager
 async def _told(ctx: Context, output: Output) -> AsyncIterator[None]:
-    """Says now and then what it wrote last; nothing at all of one that is over before."""
+    """Report the latest line of output from time to time. A short run reports nothing."""
     loop = asyncio.get_running_loop()
     latest, timer = output.stdout, None
 

@@ -1,4 +1,4 @@
-"""What a tool or command step runs, with everything settled: from the step, and the profile of its tool."""
+"""Build the complete specification of a program from a tool or command step and the tool's profile."""
 
 from __future__ import annotations
 
@@ -23,8 +23,11 @@ USUAL_TIMEOUT_US = 3_600_000_000
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """A program to run for a job; `label` is what people know it by, and what its idempotency key ends in. One that is
-    not idempotent is run so many times at the most when it fails, however many attempts its job has."""
+    """A program to run for a job.
+
+    `label` is its name for users and the last part of its idempotency key. `tries` limits how often a failing program
+    that is not idempotent runs, however many attempts its job has.
+    """
 
     argv: tuple[str, ...]
     label: str
@@ -42,9 +45,11 @@ class ToolSpec:
 
 
 def spec_of(step: Step, config: Config) -> ToolSpec:
-    """What a step runs, whose references are filled in: what it says wins over the profile of its tool. What cannot be
-    run is a `PermanentError`. Of this process's environment it gets little more than PATH, and what the profile
-    lists."""
+    """Return the program of a step whose references are resolved. The step overrides the tool's profile.
+
+    Raise `PermanentError` if the program cannot be run. Of this process's environment, the program receives little more
+    than PATH and the variables that the profile lists.
+    """
     tool = None if step.tool is None else profile(step.tool, config)
     usual = _of_profile(tool, config) if tool is not None else {}
     said = {
@@ -64,14 +69,14 @@ def spec_of(step: Step, config: Config) -> ToolSpec:
 
 
 def spec_for(name: str, config: Config, argv: tuple[str, ...] = (), stdin: bytes = b"") -> ToolSpec:
-    """What is run for the profile of a tool with these arguments more, where no step says otherwise."""
+    """Return the program of a tool's profile, with these additional arguments."""
     tool = profile(name, config)
     command = (*tool.command, *argv)
     return ToolSpec(command, name, passed_on(tool.env), stdin=stdin, **_of_profile(tool, config))
 
 
 def profile(name: str, config: Config) -> Tool:
-    """A profile by its name; one that is not there is a `PermanentError`."""
+    """Return a profile by name. Raise `PermanentError` if it does not exist."""
     found = config.tools.get(name)
     if found is None:
         raise PermanentError(missing(name, config))
@@ -79,7 +84,7 @@ def profile(name: str, config: Config) -> Tool:
 
 
 def missing(name: str, config: Config) -> str:
-    """What is said of a profile that is not there."""
+    """Return the message for a profile that does not exist."""
     known = ", ".join(sorted(config.tools)) or "none"
     return f"there is no tool {name} in {config.path}; it has: {known}. Add it as [tools.{name}]"
 
@@ -102,7 +107,7 @@ def _argv(step: Step, profile: Tool | None) -> list[Any]:
 
 
 def _own(given: Mapping[str, Any]) -> dict[str, str]:
-    """What the step itself says, by names it may use."""
+    """Return the step's own variables, with names checked."""
     try:
         return {variable(name): _text(name, value) for name, value in given.items()}
     except ValueError as refusal:

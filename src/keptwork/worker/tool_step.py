@@ -1,8 +1,9 @@
-"""A step that runs a tool: what comes of it, and what is asked before one that has effects runs a second time.
+"""Run a tool step, and require an approval before a tool with effects runs a second time.
 
-A tool with `idempotent: false` leaves a mark before it starts, on disk. Where there is a mark without an ending, or
-with one that says nothing of what was done, people are asked: nobody else can know whether it took effect. That costs
-the job no attempt; and since such a job may be begun more often than its tool, the tool's tries are counted here.
+A tool with `idempotent: false` stores a checkpoint before it starts. If there is such a checkpoint without a stored
+exit, or with an exit that does not show what was done, a reviewer decides, because only a person can find out whether
+the tool took effect. The wait costs the job no attempt. The job can start more often than its tool, so the tool's
+attempts are counted here.
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ LONGEST_COMMAND = 2_000
 
 
 async def run_tool(ctx: Context, spec: ToolSpec) -> dict[str, Any]:
-    """What the program wrote, as `stdout`, `stderr`, `json` (if stdout is that), with its `exit_code`, the `seconds` it
-    took, and whether its output was `truncated`: `stdout_truncated` and `stderr_truncated` tell which.
+    """Return the output of the program: `stdout`, `stderr`, `json`, `exit_code`, `seconds`, and `truncated`.
 
-    An exit code that was not expected is a `TransientError`, or a `PermanentError` where trying again is of no use. A
-    program over its time raises `TimeoutError`, one that cannot be started `PermanentError`. Cancelled, it ends the
-    program with all it has started.
+    `json` is the parsed stdout, or None. `stdout_truncated` and `stderr_truncated` tell which output was truncated.
+
+    An unexpected exit code raises `TransientError`, or `PermanentError` if a retry is of no use. A program that exceeds
+    its time limit raises `TimeoutError`, and one that cannot be started `PermanentError`. If this call is cancelled, it
+    ends the program and all its children.
     """
     outcome = await one_run(ctx, spec) if spec.idempotent else await reviewed(ctx, spec)
     if outcome.failure is not None:
@@ -38,8 +40,11 @@ async def run_tool(ctx: Context, spec: ToolSpec) -> dict[str, Any]:
 
 
 async def reviewed(ctx: Context, spec: ToolSpec, name: str = "") -> Outcome:
-    """What came of the one run that there is; of another one if people want it, or if the last is known to have failed
-    and may be tried again. In a job that runs several, each has a name."""
+    """Return the outcome of the single run of a program that is not idempotent.
+
+    It runs again if a reviewer approves that, or if the last run is known to have failed and can be retried. In a job
+    that runs several programs, each has a `name`.
+    """
     of = f" {name}" if name else ""
     failures = 0
     for number in count(1):
@@ -62,7 +67,7 @@ async def reviewed(ctx: Context, spec: ToolSpec, name: str = "") -> Outcome:
 
 
 async def _mark(ctx: Context, fresh: list[int]) -> int:
-    """When it is started, by the database's clock."""
+    """Return the start time, by the database's clock."""
     fresh.append(await ctx.steps.now())
     return fresh[0]
 
@@ -72,7 +77,7 @@ async def _kept_run(ctx: Context, spec: ToolSpec, name: str) -> Outcome | None:
 
 
 async def _run(ctx: Context, spec: ToolSpec) -> dict[str, Any]:
-    """One that ran out of time may have done anything, like one that was killed."""
+    """Run the program. After a time-out it can have done anything, like a program that was killed."""
     try:
         return (await one_run(ctx, spec))._asdict()
     except TimeoutError as error:

@@ -1,6 +1,6 @@
 """Format tracebacks and stacks for the log: the user's frames, without secrets, of bounded length.
 
-Leaves the error's message, which is stored with the job, to failure.py.
+failure.py handles the error's message, which is stored with the job.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LONGEST = 10_000
 """A log line of JSON with this many escaped characters still fits the pipe that a supervisor reads."""
 
 DECLARED = (KeptworkError, PermanentError, TransientError, ValidationError, AgentFailure, TimeoutError)
-"""Errors whose message says everything if none of the user's functions raised them."""
+"""Errors whose message is enough if none of the user's functions raised them."""
 
 _OWN = str(Path(__file__).parents[1]) + "/"
 _MACHINERY = tuple(
@@ -40,13 +40,13 @@ def traceback_of(error: BaseException) -> str | None:
         told = TracebackException.from_exception(error, lookup_lines=False, compact=True)
         if _keep_users_frames(told) or not all(isinstance(one, DECLARED) for one in members(error)):
             return shown("".join(told.format()))
-    except Exception:  # an exception can override whatever is read here
+    except Exception:  # an exception can override the attributes that are read here
         return None
     return None
 
 
 def stack_of(frame: FrameType | None) -> str | None:
-    """Return what an event loop's thread runs at the moment, without the loop itself and without Keptwork's frames."""
+    """Return the current stack of an event loop's thread, without the loop itself and without Keptwork's frames."""
     stack = list(StackSummary.extract(walk_stack(frame)))[::-1] if frame is not None else []
     starts = [at for at, one in enumerate(stack, 1) if (one.filename, one.name) == (asyncio.events.__file__, "_run")]
     frames = list(_users(stack[starts[-1] if starts else 0 :]))
@@ -56,8 +56,10 @@ def stack_of(frame: FrameType | None) -> str | None:
 
 
 def shown(text: str) -> str:
-    """Return a traceback as it may be logged: without secrets, control characters, or unpaired surrogates, and with its
-    middle cut out if it is too long."""
+    """Return a traceback for the log: without secrets, control characters, or unpaired surrogates.
+
+    If it is too long, its middle is cut out.
+    """
     clear = redaction.current().text(text).encode("utf-8", "replace").decode().translate(_CONTROL).rstrip()
     if len(clear) <= LONGEST:
         return clear

@@ -1,7 +1,7 @@
-"""Which handler a job runs under: the newest of its kind, unless its steps were begun under an older one.
+"""Choose a job's handler: the newest of its kind, unless its steps started under an older version.
 
-The version of a job's first checkpoint is the version it runs to its end under. A worker without that handler puts the
-job back, held by a name that says what is missing; whoever has the handler lifts the hold.
+The handler version of a job's first checkpoint applies until the job finishes. A worker without that version releases
+the job with a hold that names it, and a worker that has the version lifts the hold.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LIFT_SECONDS, SELDOM_SECONDS = 1.0, 10.0
 
 
 class Handlers:
-    """Those of one worker."""
+    """The handlers of one worker."""
 
     def __init__(self, kinds: Mapping[str, JobType], older: Older = NONE_OLDER) -> None:
         self._newest = kinds
@@ -35,33 +35,36 @@ class Handlers:
 
     @property
     def names(self) -> Collection[str]:
-        """The kinds of jobs there are handlers for."""
+        """The kinds of jobs that have a handler."""
         return self._newest.keys()
 
     def newest(self, name: str) -> JobType | None:
-        """What a job runs under that has not begun yet."""
+        """Return the handler of a job that has not started, or None."""
         return self._newest.get(name)
 
     def of_version(self, name: str, version: int) -> JobType | Release:
-        """What a job runs under whose steps were begun under that version."""
+        """Return the handler for a job that started under this version, or a release that holds the job."""
         newest = self._newest[name]
         found = newest if newest.version == version else self._older.get((name, version))
         return found or held_for(name, version, [kind.version for kind in self if kind.name == name])
 
     @property
     def versioned(self) -> bool:
-        """Whether any of them has a version."""
+        """Whether any handler has a version."""
         return any(kind.version for kind in self)
 
     @property
     def holds(self) -> list[str]:
-        """What must hold nobody while these handlers are here."""
+        """The holds that need not last while these handlers are here."""
         return [hold_name(kind.name, kind.version) for kind in self]
 
 
 class Lifter:
-    """Lets jobs go on that others put back for want of a handler that is here. A worker that knows of no versions looks
-    as well, though more rarely: one with newer handlers leaves it the jobs that were begun before there were any."""
+    """Lifts the holds of jobs that other workers released because they lacked a handler that is here.
+
+    A worker without versions checks too, but less often: a worker with newer handlers leaves it the jobs that started
+    before there were versions.
+    """
 
     def __init__(self, store: Store, handlers: Handlers, lifted: Callable[[], None]) -> None:
         self._store = store
@@ -71,7 +74,7 @@ class Lifter:
 
     async def run(self) -> None:
         while True:
-            with contextlib.suppress(StoreError):  # out of reach: they wait a little longer
+            with contextlib.suppress(StoreError):  # unreachable: they wait a little longer
                 await self.run_once()
             await asyncio.sleep(self._pause)
 
@@ -81,7 +84,7 @@ class Lifter:
 
 
 def hold_name(kind: str, version: int) -> str:
-    """What holds the jobs that need a handler of that version.
+    """Return the hold for jobs that need a handler of this version.
 
     >>> hold_name("fetch", 2)
     'version:fetch@2'
@@ -90,7 +93,7 @@ def hold_name(kind: str, version: int) -> str:
 
 
 def held_for(kind: str, version: int, here: Iterable[int]) -> Release:
-    """Puts a job back until somebody has that version of its handler."""
+    """Return a release that holds the job until a worker has that version of its handler."""
     known = " and ".join(_called(one) for one in sorted(here))
     how = f"name={kind!r}, version={version}" if version else f"name={kind!r}"
     reason = f"its steps were begun under {_called(version)} of {kind!r}, and this worker has {known}; "

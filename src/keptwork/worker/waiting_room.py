@@ -1,9 +1,9 @@
-"""Where claims wait for work: many that ask for the same stand in one line, and the bell calls only its first.
+"""Let claims wait for jobs. Equal claims wait in one line, and a notification wakes only the first of each line.
 
-Whoever is called looks whether something is due, and calls the next one if there was. So a job that comes in costs a
-claim or two however many wait for it. Once a second the first of each line looks anyway, for what time has made due and
-for rings that were lost, and all who wait are asked about together: a worker that was paused stands aside, and one that
-was asked to end goes at once.
+A claim that is woken checks for due jobs and wakes the next claim if there were some. A new job therefore costs one or
+two claims, however many wait. Once per second the first claim of each line checks anyway, for jobs that time has made
+due and for lost notifications. The workers of all waiting claims are then checked together: a paused worker is skipped,
+and a worker that must end leaves immediately.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ LOOK_SECONDS = 1.0
 AT_ONCE = 500
 
 Line = tuple[Hashable, ...]
-"""What those ask for who stand in one line."""
+"""The claim parameters that are equal in one line."""
 
 
 class Place:
-    """One claim that waits."""
+    """One waiting claim."""
 
     def __init__(self, line: Line, worker: int) -> None:
         self.line = line
@@ -39,17 +39,17 @@ class Place:
         self._news = asyncio.Event()
 
     def call(self) -> None:
-        """Something may be due."""
+        """Wake the claim, because jobs might be due."""
         self.called = True
         self._news.set()
 
     def leave(self) -> None:
-        """There is nothing more to wait for: the caller has gone, or the server or the worker is about to."""
+        """End the wait: the caller has gone, or the server or the worker is about to end."""
         self.over = True
         self._news.set()
 
     async def is_called(self, until: float) -> bool:
-        """Whether it is time to look again, rather than to go; `until` is a time of the event loop's."""
+        """Return whether to check for jobs again, rather than to leave. `until` is a time of the event loop."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(until):
                 await self._news.wait()
@@ -59,7 +59,7 @@ class Place:
 
 
 class WaitingRoom:
-    """One for a server. It has a task only while somebody waits."""
+    """The waiting claims of a server. It has a task only while a claim waits."""
 
     def __init__(self, store: Store, closing: asyncio.Event, look_seconds: float = LOOK_SECONDS) -> None:
         self._store = store
@@ -73,7 +73,7 @@ class WaitingRoom:
 
     @asynccontextmanager
     async def place(self, line: Line, worker: int) -> AsyncIterator[Place]:
-        """A place at the end of a line. Whoever leaves it with a call it did not follow passes that on."""
+        """Yield a place at the end of a line. A place that leaves with an unused wakeup passes it on."""
         place = Place(line, worker)
         self._lines.setdefault(line, {})[place] = None
         if self._closing.is_set():
@@ -90,7 +90,7 @@ class WaitingRoom:
                 self.call_next(line)
 
     def call_next(self, line: Line) -> None:
-        """The first of a line that does not stand aside may look."""
+        """Wake the first claim of a line that is not skipped."""
         first = next((place for place in self._lines.get(line, ()) if not place.aside), None)
         if first is not None:
             first.call()
@@ -100,14 +100,15 @@ class WaitingRoom:
             self.call_next(line)
 
     async def _watch(self) -> None:
-        """While there is somebody here, and the server goes on."""
+        """Watch while claims wait and the server is not closing."""
         stop_listening = self._store.listen(self._ring)
         try:
             while self._lines and not self._closing.is_set():
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(self._look_seconds):
                         await self._closing.wait()
-                with contextlib.suppress(StoreError):  # out of reach: they wait on, and hear of it when they look
+                # unreachable: they continue to wait, and their own checks report it
+                with contextlib.suppress(StoreError):
                     await self._ask_about()
                 self._ring()
         finally:
@@ -123,7 +124,7 @@ class WaitingRoom:
             standing |= {row.pop("id"): Standing(**row) for row in rows}
         for place in self._everyone():
             if place.worker not in workers:
-                continue  # it has come meanwhile
+                continue  # it arrived meanwhile
             found = standing.get(place.worker)
             place.aside = found is not None and not may_claim(found.state)
             if understood(found) is not None:
@@ -133,7 +134,7 @@ class WaitingRoom:
         return iter([place for line in self._lines.values() for place in line])
 
     async def close(self) -> None:
-        """Nobody waits any longer."""
+        """End all waits."""
         if self._warden is not None:
             self._warden.cancel()
             await asyncio.wait([self._warden])

@@ -1,8 +1,8 @@
-"""What a handler can wait for besides time: its children, crews, events, people. Waiting holds nothing.
+"""Waits of a handler for other things than time: children, crews, signals, and approvals. None occupies a worker.
 
-Each is called by its place among those of its kind in the handler, so that a later run finds it again: what has come is
-kept like the result of a step. What has not come yet suspends the job, and when that is written it is looked once more
-whether it came meanwhile.
+Each wait is named by its number among waits of its kind, so that a later run finds it again. What arrived is stored
+like the result of a step. If it has not arrived, the job suspends, and the transaction that suspends it checks once
+more whether it arrived meanwhile.
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ __all__ = ["Child", "Desk", "Spawnable", "Waits"]
 
 
 class Desk:
-    """One for all handlers of a worker: where they ask the store, which kinds of jobs there are, where programs run,
-    and the gate where breakers are asked. `grace` is in seconds."""
+    """Services of a worker for all its handlers: the store, the kinds of jobs, programs, and breakers.
+
+    `grace` is in seconds.
+    """
 
     def __init__(
         self, journal: Journal, kinds: Mapping[str, JobType], tools: Tools, gate: Gate, grace: float = USUAL_GRACE
@@ -49,7 +51,7 @@ class Desk:
 
 
 class Waits:
-    """Those of one run of a handler. An ordinary function gets results, an async one something to await."""
+    """The waits of one run of a handler. An ordinary function gets results, an async function gets awaitables."""
 
     def __init__(self, job: Job, steps: Steps, desk: Desk | None) -> None:
         if desk is None:

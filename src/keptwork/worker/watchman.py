@@ -1,7 +1,7 @@
-"""The watchman: ends workers that were not heard of for too long. Their jobs are left to their leases.
+"""Terminate workers without a heartbeat. Their jobs are left to their leases.
 
-It trusts nothing it has not watched itself: when the database was out of reach for everybody, everybody was silent. So
-a worker must stay silent before its eyes for a while, too.
+A missing heartbeat counts only if this process has watched it for a while: if the database was unreachable for all
+workers, all of their heartbeats are old.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ log = logging.getLogger("keptwork")
 
 
 class Watchman:
-    """Every worker and every supervisor has one; a worker does not judge itself."""
+    """Terminates unresponsive workers. Every worker and supervisor has one; a worker does not judge itself."""
 
     def __init__(
         self,
@@ -49,10 +49,10 @@ class Watchman:
             try:
                 await self.run_once()
             except StoreError:
-                self._watched.clear()  # out of reach for us, so perhaps for them
+                self._watched.clear()  # unreachable for this process, and perhaps for the others too
 
     async def run_once(self) -> list[int]:
-        """The workers it ended."""
+        """Return the workers that were terminated."""
         judged = await self._silent()
         ended = await end_silent(self._store, self._silent_us, judged, self._actor) if judged else []
         for id in ended:
@@ -73,6 +73,6 @@ class Watchman:
         }
 
     def _since(self, id: int, seen_at: int, at: float) -> tuple[int, float]:
-        """Since when it has not been heard of, as far as was watched."""
+        """Return the worker's last heartbeat and since when this process has watched it unchanged."""
         before = self._watched.get(id)
         return before if before is not None and before[0] == seen_at else (seen_at, at)

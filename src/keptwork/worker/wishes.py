@@ -1,8 +1,7 @@
-"""What a handler in a process of its own wants of the world: asked over its line, and done by the worker, which has the
-lease.
+"""Requests of a handler in its own process, which the worker executes under the job's lease.
 
-A wish is a line of JSON that says what is wanted, then the content if there is any. The reply tells what came of it, or
-why nothing did. Which job it is for is the worker's to know: nothing a process says is trusted.
+A request is a line of JSON, followed by the content if there is any. The reply has the result or the reason for a
+refusal. The worker knows which job the request is for, and trusts nothing that the process sends.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from keptwork.worker.settlement import result_text
 
 LARGEST_WISH = LARGEST_ARTIFACT + (1 << 16)
 PAGE = 200
-"""So many checkpoints come in one reply; none of them is larger than what a row holds."""
+"""Checkpoints per reply. None of them is larger than a row allows."""
 
 
 async def granted(context: Context, wish: bytes) -> dict[str, Any]:
-    """In the worker."""
+    """Execute a request, in the worker, and return the reply."""
     try:
         head, _, content = wish.partition(b"\n")
         what, *said = json.loads(head)
@@ -55,7 +54,7 @@ async def _whole(context: Context, content: bytes, name: str) -> Any:
 
 
 async def _save(context: Context, content: bytes, name: str, code: str | None) -> Any:
-    """What stands in its place, if another run was first."""
+    """Store a checkpoint. Return None, or the value that another run stored first."""
     check_name("step", name)
     if code is not None:
         check_name("digest of code", code)
@@ -89,7 +88,7 @@ _GRANTED: dict[str, Callable[..., Awaitable[Any]]] = {
 
 
 class Line:
-    """The handler's end, in its process. One wish at a time, whichever thread it comes from."""
+    """The handler's end of the connection, in its process. It sends one request at a time, from any thread."""
 
     def __init__(self, talk: socket.socket, job: Job) -> None:
         self._talk = talk
@@ -98,7 +97,7 @@ class Line:
         self.stop_heard = False
 
     def ask(self, what: str, *said: Any, content: bytes = b"") -> Any:
-        """What came of a wish, once it has been granted; `LeaseLost` if the job is no longer held."""
+        """Send a request and return its result. Raise `LeaseLost` if the job is no longer held."""
         wish = ASIDE + json.dumps([what, *said]).encode() + b"\n" + content
         with self._turn:
             self._talk.sendall(HEADER.pack(len(wish)) + wish)
@@ -111,7 +110,7 @@ class Line:
         raise LeaseLost(lifecycle=JOB.name, id=self._job.public_id, trigger=what)
 
     def _reply(self) -> Any:
-        """The worker may have asked to stop before it replied."""
+        """Read the reply. A stop request from the worker can precede it."""
         while self._talk.recv(1, socket.MSG_PEEK) == STOP:
             self._talk.recv(1)
             self.stop_heard = True

@@ -3,9 +3,9 @@
     claim → inbox → slots → results → write
       ↑_________________________________|    room for more
 
-Slots are tasks that live as long as the worker, and each job has a task of its own. While one batch of results is being
-written the next one gathers, and while handlers run the next claim is under way. No transaction is open while a handler
-runs. Where the database is out of reach, claims wait and results are kept until it is back (outage.py).
+Slots are tasks that live as long as the worker, and each job has a task of its own. While one batch of results is
+written, the next batch is collected, and while handlers run, the next claim is in progress. No transaction is open
+while a handler runs. While the database is unreachable, claims wait and results are retained (outage.py).
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ logger = logging.getLogger(__name__)
 
 
 class Worker:
-    """Claims jobs and runs them until it is asked to stop, or until there is nothing left to do."""
+    """Claims and runs jobs until it is asked to stop, or until no work is left."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Worker:
         self._outage = Outage("server" if settings.remote else "database")
         self._lengths = {} if settings.lease_us else {kind.name: kind.lease_us for kind in kinds.values()}
         self._lease_us = settings.lease_us or min(self._lengths.values(), default=DEFAULT_LEASE_US)
-        # Others are looked after too, but not whenever the bell rings.
+        # Limits of other kinds are maintained too, but not at every notification.
         self._limited = any(kind.throttle is not None for kind in kinds.values())
         self._inbox: asyncio.Queue[Job] = asyncio.Queue()
         self._results: list[tuple[Job, Any]] = []
@@ -118,8 +118,11 @@ class Worker:
         self._overruns: list[tuple[Job, Overrun]] = []
 
     async def run(self, *, until_idle: bool = False) -> int:
-        """Works; returns how many jobs it settled. An error in any of its duties ends it as failed. One that somebody
-        else has ended raises `WorkerTerminated`."""
+        """Run the worker and return how many jobs it completed.
+
+        An error in any of its tasks ends it as failed. If an operator or another process has terminated it,
+        `WorkerTerminated` is raised.
+        """
         check(self._handlers)
         self._check_memory()
         self._loop = asyncio.get_running_loop()
@@ -197,7 +200,10 @@ class Worker:
         return Housekeeping(self._store, self._look_again, self._outage, self._chance)
 
     def _chores(self) -> list[Coroutine[Any, Any, None]]:
-        """What goes on beside the work, without end. What concerns all is the server's, where there is one."""
+        """Return the tasks that run beside the work until they are cancelled.
+
+        A worker with a server leaves shared maintenance to the server.
+        """
         own = [self._beat(), self._bear(), Descriptors(self._give_up_once).run()]
         if self._settings.remote:
             return own
@@ -234,7 +240,7 @@ class Worker:
         await Watchman(self._store, self._settings.silent_us, worker.actor, worker.id).run()
 
     async def _bear(self) -> None:
-        """Pauses when too much memory is in use; without a bound there is nothing to bear."""
+        """Pause while too much memory is in use. Without a limit, wait for ever."""
         if self._settings.most_memory is None:
             await asyncio.Event().wait()
         most = self._settings.most_memory or 0
@@ -258,28 +264,28 @@ class Worker:
         self._changed.set()
 
     def works_on(self, tenant_id: int, job: int) -> bool:
-        """Whether a handler of this worker runs this job now."""
+        """Return whether a handler of this worker is running this job."""
         running = (slot.job for slot in self._slots)
         return any(one is not None and one.id == job and one.tenant_id == tenant_id for one in running)
 
     def doing(self) -> Doing:
-        """What it is doing at this moment."""
+        """Return the worker's current activity."""
         rate, outcomes = self._pace.per_second, dict(self._report.outcomes)
         return Doing(self._in_hand, self._settings.concurrency, outcomes, rate, self._slots_replaced)
 
     def stop(self) -> None:
-        """Asks it to finish what it has begun within its grace, give back what it has not, and end."""
+        """Request a shutdown: finish running jobs within the grace period, release the others, and end."""
         self._departure.within_grace()
         self._changed.set()
 
     # --- orders
 
     def _ordered(self, order: Order) -> None:
-        """Called by the lease keeper's thread: somebody wants this worker to end, or has ended it."""
+        """Pass on an order to end, from the lease renewer's thread."""
         self._loop.call_soon_threadsafe(self._obey, order)
 
     def _resumed(self) -> None:
-        """Called by the lease keeper's thread: it may claim again."""
+        """Resume claims, from the lease renewer's thread."""
         self._loop.call_soon_threadsafe(self._look_again)
 
     def _obey(self, order: Order) -> None:
@@ -287,21 +293,21 @@ class Worker:
         self._changed.set()
 
     async def _end_process(self, store: Store, order: Order) -> None:
-        """Called by the lease keeper's thread when the event loop has not obeyed a hard order."""
+        """End the process if the event loop has not obeyed a hard order. The lease renewer's thread calls this."""
         running = [slot.job for slot in self._slots if slot.job is not None]
         waiting = list(self._inbox._queue)  # type: ignore[attr-defined]  # the loop that owns it is stuck
         jobs = [job for job in (*running, *waiting) if self._keeper.holds(job)]
         await end_process(store, jobs, order, self._registration.actor, terminated(self._registration.id, order))
 
     def _wake(self) -> None:
-        """Called by the store's bell: there are new jobs."""
+        """Check for new jobs when the store notifies."""
         self._store.tally.add(metrics.WAKEUPS)
         self._look_again()
         if self._limited:
             self._house.new_jobs()
 
     def _look_again(self) -> None:
-        """Something may be due that was not."""
+        """Claim again, because jobs might be due."""
         self._maybe_due = True
         self._changed.set()
 
@@ -310,19 +316,19 @@ class Worker:
     async def _claim(self, until_idle: bool) -> None:
         while not self._departure.asked:
             self._changed.clear()
-            # Asked before the claim: what is settled while it is under way may have made a job due again.
+            # Read before the claim: a job that completes during the claim can have made another job due.
             idle = not self._in_hand
             room = self._pace.room(self._in_hand) if self._maybe_due or (until_idle and idle) else 0
             if room:
                 self._maybe_due = False
             jobs = await self._claim_once(room) if room else []
             if room and len(jobs) == room:
-                self._maybe_due = True  # there may be more; after fewer, there is not until somebody says so
+                self._maybe_due = True  # there may be more; after a partial claim, there are none until a notification
             self._in_hand += len(jobs)
             for job in jobs:
                 self._inbox.put_nowait(job)
             if jobs:
-                await asyncio.sleep(0)  # handlers begin before the next claim is sent
+                await asyncio.sleep(0)  # handlers start before the next claim is sent
             self._looks = 0 if jobs else self._looks
             if until_idle and idle and not jobs and await self._nothing_let_go() and not await self._may_inherit():
                 return
@@ -330,12 +336,14 @@ class Worker:
                 self._maybe_due = True
 
     async def start_here(self, job: NewJob) -> int | None:
-        """Enqueues a job and starts it at once, if there is a slot for it and nothing was due when this worker last
-        looked; none if it should go the usual way."""
+        """Enqueue a job and start it here, or return None if it should be enqueued normally.
+
+        A job starts here if a slot is free and nothing was due at the last claim.
+        """
         room = self._settings.concurrency - self._in_hand
         if room < 1 or self._maybe_due or self._departure.asked or not self._takes(job):
             return None
-        self._in_hand += 1  # its slot is taken while it is on its way
+        self._in_hand += 1  # reserve its slot while the job is written
         made = None
         try:
             number, sent = secrets.randbits(62), time.monotonic()
@@ -351,21 +359,25 @@ class Worker:
         return made.id
 
     def _takes(self, job: NewJob) -> bool:
-        """Whether it is one this worker could be given by a claim, and that nothing holds back."""
+        """Return whether a claim could give this job to this worker, and nothing holds the job."""
         free = not (job.key or job.delay_us or job.run_at or job.held_by or job.limit_key or job.tree_id)
         return free and job.kind in self._kinds and job.queue in self._settings.queues
 
     async def _nothing_let_go(self) -> bool:
-        """Whether no limit, no breaker, no budget and no time has let a job go since the last claim was sent, nor does
-        now. What can be moved again and again, and lets none go, is not waited for."""
+        """Return whether no limit, breaker, budget, or timer has freed a job since the last claim.
+
+        After `MOST_LOOKS` checks, moves that free no job are not waited for.
+        """
         self._looks += 1
         if await self._house.look() and self._looks < MOST_LOOKS:
             self._changed.set()
         return not self._changed.is_set()
 
     async def _may_inherit(self) -> bool:
-        """Return whether another worker holds a job that this one could run, and has not renewed its lease since this
-        worker first saw it. That worker may be dead, and its job is due when the lease expires."""
+        """Return whether a worker that might be dead holds a job that this worker could run.
+
+        That worker has not renewed its lease since this worker first saw it. The job is due when the lease expires.
+        """
         if self._settings.remote:
             return False
         wanted, columns = (
@@ -382,8 +394,10 @@ class Worker:
         return any(until == self._first_seen[lease] for lease, until in leases.items())
 
     async def _claim_once(self, limit: int) -> list[Job]:
-        """A claim whose answer was lost is asked for again under the same number, so that no job is taken twice. Its
-        leases count from the first time it was sent."""
+        """Claim jobs. If a response is lost, repeat the claim under its number, so that no job is claimed twice.
+
+        The leases count from the first time that the claim was sent.
+        """
         number, sent, again, pause = secrets.randbits(62), time.monotonic(), False, SHORTEST_PAUSE
         while True:
             try:
@@ -397,7 +411,8 @@ class Worker:
                 if jobs or not again:
                     self._outage.over("claim")
                     return jobs
-                # The lost claim took nothing: that is no sign that nothing is due, nor that the database takes writes.
+                # The lost claim took nothing. That does not show that nothing is due, nor that the database accepts
+                # writes.
                 number, sent, again = secrets.randbits(62), time.monotonic(), False
             except StoreError as error:
                 if self._departure.asked:
@@ -428,7 +443,7 @@ class Worker:
         return False
 
     async def _pause(self, seconds: float) -> float:
-        """Waits a little longer each time the database is out of reach."""
+        """Wait before a retry while the database is unreachable, and return the next, longer delay."""
         self._store.tally.add(metrics.OUTAGES)
         await asyncio.sleep(seconds * (0.5 + self._chance() / 2))
         return min(seconds * 2, LONGEST_PAUSE)
@@ -440,7 +455,7 @@ class Worker:
         self._finished.set()
 
     def _running(self) -> dict[asyncio.Task[None], Job]:
-        """Return the jobs by their tasks. The lease keeper's thread calls it too."""
+        """Return the jobs by their tasks. The lease renewer's thread calls it too."""
         found = [(slot.work, slot.job) for slot in list(self._slots)]
         return {task: job for task, job in found if task is not None and job is not None}
 
@@ -464,16 +479,16 @@ class Worker:
             self._stuck()
 
     def _give_time(self, job: Job, said: Raised) -> None:
-        """The handler of this job was cancelled at its time-out."""
+        """Limit the time of a handler that was cancelled at its time-out."""
         for slot in self._slots_with({(job.id, job.epoch)}):
             slot.give_time_to_end(said)
 
     def _lose(self, tokens: set[Token]) -> None:
-        """Called by the lease keeper's thread: these jobs are no longer ours, so their handlers are stopped."""
+        """Stop the handlers of lost jobs, from the lease renewer's thread."""
         self._loop.call_soon_threadsafe(self._stop_jobs, tokens)
 
     def _ask_to_stop(self, tokens: set[Token]) -> None:
-        """Called by the lease keeper's thread: somebody asked these jobs to come to an end by themselves."""
+        """Request that the handlers of cancelled jobs stop, from the lease renewer's thread."""
         self._loop.call_soon_threadsafe(self._cancel_jobs, tokens)
 
     def _stop_jobs(self, tokens: set[Token]) -> None:
@@ -488,7 +503,7 @@ class Worker:
         return [slot for slot in self._slots if slot.job is not None and (slot.job.id, slot.job.epoch) in tokens]
 
     def _stuck(self) -> None:
-        """Handlers that were given up and go on anyway: their threads and tasks are lost to this process."""
+        """Shut down if too many threads and tasks are lost to handlers that do not end."""
         count = self._threads.stuck + len(self._left)
         most = self._settings.most_stuck or max(1, self._settings.concurrency // 2)
         if count >= most and not self._departure.asked:
@@ -509,7 +524,8 @@ class Worker:
                 self._changed.set()
 
     async def _settle(self, batch: list[tuple[Job, Any]]) -> None:
-        """Writes what came of the jobs. What came too late has changed nothing: the job is another worker's by now."""
+        """Write the outcomes of the jobs. A change that is too late has no effect: the job belongs to another worker by
+        now."""
         actor = self._registration.actor
         changes = [settle(job, self._kinds.get(job.kind), said, self._chance, actor) for job, said in batch]
         await self._board.flush(job for job, _ in batch)
@@ -539,8 +555,11 @@ class Worker:
     async def _apply(
         self, changes: list[Change], told: list[breakers.Report], ended: Job | None
     ) -> tuple[list[Change], list[Job]]:
-        """As often as it takes: the same change a second time counts as written. Where a step of a flow has ended, the
-        one that comes next may begin with it; if the answer was lost, it is asked for under its number."""
+        """Write the changes, with retries; a repeated change counts as written.
+
+        When a step of a flow finishes, the transaction can also start the next step here. If the response is lost, the
+        next step is claimed under its number.
+        """
         number, sent, again, pause = secrets.randbits(62), time.monotonic(), False, SHORTEST_PAUSE
         room = self._pace.room(self._in_hand - len(changes)) if any(change.step_id for change in changes) else 0
         while True:
@@ -560,7 +579,7 @@ class Worker:
                 again, pause = True, await self._pause(pause)
 
     def _seat(self, number: int, ended: Job | None) -> Seat | None:
-        """For a step that comes next, unless something may be due that has waited longer."""
+        """Return a slot for the next step of a flow, or None if a due job might have waited longer."""
         if self._maybe_due:
             return None
         worker, settings = self._registration.id, self._settings
@@ -568,7 +587,7 @@ class Worker:
         return Seat(worker, self._lease_us, number, queues, own, ended, pictures=self._pictures)
 
     def _hold_next(self, jobs: Sequence[Job], sent: float) -> None:
-        """What began with a write is held from when that was sent."""
+        """Hold the leases of jobs that a write started, from when the write was sent."""
         if jobs:
             self._keeper.hold(jobs, self._lease_us, sent, self._lengths)
             self._house.begun(jobs)
@@ -576,8 +595,10 @@ class Worker:
     # --- end
 
     async def _drain(self) -> None:
-        """Waits for the handlers that run; what waits in the inbox goes back into the queue. What neither ends nor lets
-        itself be stopped, and what cannot be written, is left to its lease."""
+        """Release the inbox and wait for running handlers.
+
+        Jobs whose handlers do not end or whose outcomes cannot be written are left to their leases.
+        """
         self._give_back()
         await self._all_settled(lambda: self._departure.ends_at)
         if self._in_hand:
@@ -587,12 +608,12 @@ class Worker:
             await self._all_settled(lambda: last)
 
     def _give_back(self, reason: str = "worker drains") -> None:
-        """What has not begun goes back into the queue."""
+        """Release the jobs that have not started."""
         while not self._inbox.empty():
             self._finish(self._inbox.get_nowait(), Release(reason))
 
     async def _all_settled(self, ends_at: Callable[[], float]) -> None:
-        """Until nothing is in hand, or the time is over: which may be sooner than it was when the wait began."""
+        """Wait until no job is in hand or the time is up. The deadline can move closer during the wait."""
         while self._in_hand and (left := ends_at() - time.monotonic()) > 0:
             self._changed.clear()
             await self._something_changed(left)
@@ -600,7 +621,7 @@ class Worker:
     async def _stop_keeper(self) -> None:
         try:
             await asyncio.to_thread(self._keeper.stop)
-        except RuntimeError:  # there is no room for another thread
+        except RuntimeError:  # the process cannot start another thread
             self._keeper.stop()
 
     def _disown(self) -> None:
@@ -636,5 +657,5 @@ def _disowned(task: asyncio.Task[None] | None) -> None:
 
 
 def _makes_due(change: Change) -> bool:
-    """Whether a job may be due now because of this one."""
+    """Return whether the change might have made a job due."""
     return bool(change.move.raises_epoch or change.parent_id or change.limit_key or change.tree_id)
