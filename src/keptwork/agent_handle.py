@@ -1,4 +1,4 @@
-"""Agent jobs from Python: starting one, and the handle to what was started."""
+"""Start agent jobs from Python, and follow them with a handle."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Ask(TypedDict, total=False):
-    """What can be said of an agent job beside what it is to do."""
+    """Options of an agent job, besides its task."""
 
     skill: str | None
     tier: str | None
@@ -31,7 +31,7 @@ class Ask(TypedDict, total=False):
 
 
 class AgentHandle:
-    """An agent job that was started: its public id, and that of the job that carries it out."""
+    """The handle of an agent job: its public ID, and the ID of the job that runs it."""
 
     __slots__ = ("_app", "id", "job_id", "job_key", "key")
 
@@ -41,18 +41,20 @@ class AgentHandle:
         self._app = app
 
     async def result(self, timeout: Span | None = None) -> dict[str, Any]:  # noqa: ASYNC109 - as Handle.result has it
-        """What came of it, once it has ended: `text`, `model`, `tier`, `skill`, what it cost, and, where a schema was
-        given, the answer as `json`. One that ended without success raises `JobFailed`, one that has not ended in time
-        `StillUnfinished`."""
+        """Wait until the agent job finishes and return its output.
+
+        The output has `text`, `model`, `tier`, `skill`, the cost, and, if a schema was given, the answer as `json`. An
+        unsuccessful job raises `JobFailed`. A job that has not finished after `timeout` raises `StillUnfinished`.
+        """
         found: dict[str, Any] = await self._app.result(self.job_id, timeout)
         return found
 
     async def audit(self) -> dict[str, Any]:
-        """The record of its end; while it has not ended there is none: `NotFound`."""
+        """Return the record of a finished agent job. Raise `NotFound` while it has not finished."""
         return agents.audit_as_json(await agents.audit(await self._app.open(), self._app.tenant_id, self.id))
 
 
 async def start_agent(app: Keptwork, description: str, **how: Unpack[Ask]) -> AgentHandle:
-    """Starts an agent job; see `Keptwork.agent`."""
+    """Start an agent job; see `Keptwork.agent`."""
     store = await app.open()
     return AgentHandle(await agents.start(store, agents.new_agent(description, tenant_id=app.tenant_id, **how)), app)

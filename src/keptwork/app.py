@@ -1,4 +1,4 @@
-"""The application: its database, its kinds of jobs, and the ways to enqueue and run them."""
+"""The application: its database, its kinds of jobs, and the methods that enqueue and run jobs."""
 
 from __future__ import annotations
 
@@ -56,12 +56,14 @@ SHORT_SECONDS = 0.002
 
 
 class Keptwork:
-    """Jobs, and the database they are kept in: as given, else KEPTWORK_DB, else ./keptwork.db.
+    """An application: kinds of jobs, and the database that stores the jobs.
 
-    Its workers delete jobs that have ended: those that succeeded or were cancelled after `keep_finished`, those that
-    failed or are dead letters after `keep_failures`; and flows, crews and agent jobs like them. What has an idempotency
-    key stays for `keep_keys` as well. None is for ever. What tools the steps of flows may run is in `config`, else
-    KEPTWORK_CONFIG, else ./keptwork.toml.
+    The database URL is `url`. Default: $KEPTWORK_DB, then ./keptwork.db.
+
+    Workers prune finished jobs: succeeded or cancelled jobs after `keep_finished`, failed jobs and dead letters after
+    `keep_failures`. The same applies to flows, crews, and agent jobs. Entries with an idempotency key also stay for
+    `keep_keys`. None keeps them for ever. The file that declares the tools for steps of flows is `config`. Default:
+    $KEPTWORK_CONFIG, then ./keptwork.toml.
 
     >>> app = Keptwork("sqlite:///:memory:")
     >>> @app.job(max_attempts=3)
@@ -102,26 +104,29 @@ class Keptwork:
         self._declared: set[str] = set()
         self._queue_limits: dict[str, Throttle | None] = {}
         self.creates = True
-        """Whether a missing database is created and an older SQLite file brought up to date, or both refused."""
+        """Whether to create a missing database and migrate an older SQLite file. If False, both are refused."""
         self.sync = Sync(self)
         self.provider: Provider | None = None
-        """Who answers agents, instead of whom keptwork.toml names; for tests."""
+        """The provider that answers agents, in place of the one in keptwork.toml. For tests."""
         self.heard: Heard | None = None
-        """Is told what models say as they say it, with the id of the job."""
+        """Called with the ID of the job and each piece of streamed model output."""
 
     def job(self, **rules: Any) -> Callable[[Handler], DeclaredJob]:
-        """Declares a kind of job: `queue`, `priority`, `max_attempts`, `lease`, `timeout`, `backoff`, `backoff_cap`,
-        `on_exhausted` ("dead_letter" or "fail"), `name`. With `isolation="process"` each job runs in a process of its
-        own, within `memory` ("512MB") and `cpu` ("30s") if they are given.
+        """Declare a kind of job.
 
-        Several handlers of one `name` each have a `version` (1, 2, …; without one it is the oldest). New jobs go by the
-        newest; a job whose steps were begun under an older one runs to its end under that.
+        The rules are `queue`, `priority`, `max_attempts`, `lease`, `timeout`, `backoff`, `backoff_cap`, `on_exhausted`
+        ("dead_letter" or "fail"), and `name`. With `isolation="process"`, each job runs in a process of its own,
+        limited by `memory` ("512MB") and `cpu` ("30s") if they are given.
 
-        In the whole fleet at most `limit` run at once, and `rate` ("100/min") start: of all, or `per` "tenant" or
-        argument. `unique` is a window in which the same arguments make no second job.
+        Handlers that share a `name` each have a `version` (1, 2, …; a handler without one is the oldest). New jobs use
+        the newest version. A job whose steps started under an older version keeps that version until it finishes.
 
-        With `breaker`, a name or a `Breaker(…)`, failures in a row hold all jobs back that name it, until one that is
-        let through to try succeeds."""
+        Across all workers, at most `limit` jobs run concurrently and at most `rate` ("100/min") start: of the kind, or
+        `per` "tenant" or argument. `unique` is a window in which equal arguments create only one job.
+
+        `breaker` is a name or a `Breaker(…)`. After consecutive failures, the breaker opens and holds all jobs that
+        name it, until a job that runs as a probe succeeds.
+        """
 
         def declare(function: Handler) -> DeclaredJob:
             kind = JobType.of(function, **rules)
@@ -152,12 +157,13 @@ class Keptwork:
     def schedule(self, cron: str | None = ..., /, **how: Unpack[How]) -> Callable[[DeclaredJob], DeclaredJob]: ...
 
     def schedule(self, what: DeclaredJob | str | None = None, /, **how: Any) -> Any:
-        """Enqueues a kind of job again and again: by a cron expression in a time zone, or `every` so often. Workers
-        keep the schedule when they start, and fire each of its ticks once, however many they are.
+        """Enqueue a kind of job repeatedly, by a cron expression in a time zone or at an interval (`every`).
 
-        As a decorator over `@app.job`, or called with what it returned. `name` is that of the job if nothing is said;
-        `arguments` are those of every job. `catch_up` says what becomes of ticks that nobody was there for: "latest"
-        fires the last one, "all" every one (the newest 1,000), "none" waits for the next.
+        Workers store the schedule when they start. Each tick fires once, however many workers there are.
+
+        Use it as a decorator above `@app.job`, or call it with the declared job. `name` defaults to the name of the
+        job. `arguments` are the arguments of each job. `catch_up` decides about missed ticks: "latest" fires the last
+        one, "all" fires each (the newest 1,000), and "none" waits for the next tick.
 
         >>> app = Keptwork("sqlite:///:memory:")
         >>> @app.schedule("0 9 * * mon", tz="Europe/Berlin", catch_up="none")
@@ -173,15 +179,15 @@ class Keptwork:
         return what
 
     async def keep_schedules(self) -> None:
-        """Keeps what is declared in the database; a worker does it when it starts."""
+        """Store the declared schedules in the database. A worker does this when it starts."""
         await self._schedules.keep(await self.open(), self.new_job)
 
     def declared(self, job: DeclaredJob) -> DeclaredJob:
-        """The same kind of job, to be enqueued through this application's store."""
+        """Return the same kind of job, bound to the store of this application."""
         return DeclaredJob(self, job.kind)
 
     def twin(self) -> Keptwork:
-        """The same application with a store of its own, for another event loop."""
+        """Return the same application with a store of its own, for another event loop."""
         if _in_memory(self.url):
             raise BadInput(what="a database in memory belongs to the event loop that opened it; app.sync needs a file")
         twin = Keptwork(database_url(self.url).lasting, tenant=self._tenant)
@@ -189,8 +195,11 @@ class Keptwork:
         return twin
 
     async def open(self) -> Store:
-        """The store, opened when it is first needed. It belongs to the event loop that opened it: in another one, or
-        after that one was closed, its calls are handed to the thread that `sync` uses."""
+        """Return the store, opened at the first call.
+
+        The store belongs to the event loop that opened it. In another loop, or after that loop was closed, calls go to
+        the thread that `sync` uses.
+        """
         refuse_while_loading()
         store = self._store
         if store is not None and self._server is None and self._home.place.here:
@@ -204,7 +213,7 @@ class Keptwork:
             raise NeedsDatabase(what=f"use one: it works for {self._server}, which can be asked by keptwork.client")
 
     async def _opened(self, *, for_longer: bool = False) -> Store:
-        in_memory = _in_memory(self.url)  # one for all event loops: its writer is a thread of its own
+        in_memory = _in_memory(self.url)  # one for all event loops, because its writer is a thread of its own
         while not (in_memory and self._store is not None):
             if self._home.claim(for_longer=for_longer or in_memory):
                 async with self._home.opening:
@@ -247,8 +256,10 @@ class Keptwork:
         return before
 
     async def close(self) -> None:
-        """Gives the database back, also what the thread for other event loops and ordinary code has of it, unless that
-        is in use. The next call opens it again."""
+        """Close the database, and the thread for other event loops and ordinary code unless that is in use.
+
+        The next call opens the database again.
+        """
         if _in_memory(self.url):
             await self._close_store()
             await self._home.leave()
@@ -262,14 +273,14 @@ class Keptwork:
             self._store = None
 
     def _abandon(self) -> bool:
-        """Close a store whose event loop can close it no more. Return whether there was one."""
+        """Drop a store that its event loop can no longer close. Return whether there was one."""
         store, self._store = self._store, None
         if store is not None:
             store.abandon()
         return store is not None
 
     def forked(self) -> None:
-        """Leave everything that belongs to event loops and connections to the parent; called in a forked child."""
+        """Leave everything that belongs to event loops and connections to the parent. Called in a forked child."""
         keep_for_ever(self._store, self._home, self._workers, self.__dict__.get("_endings"))
         self._store, self._home = None, Home(self._close_store, self._abandon)
         self._workers, self._loops, self._tally = [], {}, Tally()
@@ -285,19 +296,21 @@ class Keptwork:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
-        """A transaction of the store, for your rows and your jobs: what is done by its `execute` and `fetch`, and what
-        is enqueued with it as `_tx`, is there if it commits, and was never if not."""
+        """Open a transaction of the store for your rows and your jobs.
+
+        Statements of its `execute` and `fetch`, and jobs enqueued with it as `_tx`, take effect if it commits, and
+        otherwise not at all.
+        """
         async with (await self.open()).transaction() as transaction:
             yield transaction
 
     async def queue(self, transaction: Any = None) -> Enqueues:
-        """Where jobs go: the store, or a transaction that is open already."""
+        """Return the target of an enqueue: the store, or a transaction that is already open."""
         store = await self.open()
         return store if transaction is None else store.within(transaction)
 
     async def put(self, job: NewJob, transaction: Any = None) -> int:
-        """Puts a job into the queue and returns its key. A worker in this process that has nothing to do starts it in
-        the same write."""
+        """Enqueue a job and return its key. An idle worker in this process starts the job in the same write."""
         if spans.tracer is None:
             return await self._put(spans.inherited((job,))[0], transaction)
         with spans.enqueuing([job]) as enqueuing:
@@ -317,10 +330,10 @@ class Keptwork:
     async def enqueue_many(
         self, job: DeclaredJob, many: Iterable[Mapping[str, Any]], *, _tx: Any = None
     ) -> list[Handle]:
-        """Puts many jobs of one kind into the queue, all or none; with `_tx`, if and when that transaction commits.
+        """Enqueue several jobs of one kind, all or none. With `_tx`, they are enqueued when that transaction commits.
 
-        Where the kind is declared with `unique=`, sets of equal arguments make one job, and each of them returns its
-        handle."""
+        If the kind is declared with `unique=`, equal arguments create one job, and each of them returns its handle.
+        """
         await self.open()
         await self.declare_limit(job.kind, _tx)
         queue = await self.queue(_tx)
@@ -341,9 +354,11 @@ class Keptwork:
         _timeout: Span | None = None,
         **arguments: Any,
     ) -> CrewHandle:
-        """Gives a task to a crew of one to ten workers: each gets a share, a job of this kind, called with these
-        arguments and with `share` (from 0), `shares` and `task`. It starts when the quota of its depth has room for all
-        of them. When `_timeout` is over it is cancelled; the same `_key` a second time makes no second one.
+        """Submit a task to a crew of 1 to 10 workers.
+
+        Each worker gets a share: a job of this kind, called with these arguments and with `share` (from 0), `shares`,
+        and `task`. The crew starts when the quota of its depth has room for all of its workers. After `_timeout`, the
+        crew is cancelled. `_key` is an idempotency key: a repeated key returns the existing crew.
 
         >>> # crew = await app.crew(review, task="review the release", workers=3, files=files)
         """
@@ -354,20 +369,20 @@ class Keptwork:
         return CrewHandle(await crews.submit(await self.open(), new), self)
 
     async def result(self, job_id: str, timeout: Span | None = None) -> Any:  # noqa: ASYNC109 - as Handle.result has it
-        """What the handler of a job returned, once it has ended; see `Handle.result`."""
+        """Wait until a job finishes and return its result; see `Handle.result`."""
         store = await self.open()
         return await results.result(store, self.tenant_id, job_id, timeout, self._endings if self._home.here else None)
 
     def handle(self, key: int) -> Handle:
-        """The handle to a job."""
+        """Return the handle of a job."""
         return Handle(key, self)
 
     async def artifacts(self, job_id: str) -> list[Artifact]:
-        """What a job keeps beside its result: name, media type, size and hash of each."""
+        """Return the artifacts of a job: name, media type, size, and hash of each."""
         return await artifacts.listed(await self.open(), self.tenant_id, job_id)
 
     async def artifact(self, job_id: str, name: str) -> bytes:
-        """What is in an artifact of a job; one that is not there is `NotFound`."""
+        """Return the content of an artifact of a job. Raise `NotFound` if it does not exist."""
         _, content = await artifacts.content(await self.open(), self.tenant_id, job_id, name)
         return content
 
@@ -382,18 +397,22 @@ class Keptwork:
         queue: str | None = None,
         by: str | None = None,
     ) -> FlowHandle:
-        """Starts a flow: a file by its path, a `Flow`, or what such a file would say as a dict. The same `key` again is
-        the flow it has made, and `FlowKeyReused` for another. Held, nothing of it begins until it is let go. Steps that
-        name no queue go into `queue`. Workers carry it out, of this process or any other."""
+        """Start a flow: the path of a file, a `Flow`, or the content of such a file as a dict.
+
+        `key` is an idempotency key: a repeated key returns the same flow, and a different flow raises `FlowKeyReused`.
+        With `hold`, the flow starts when its hold is lifted. Steps without a queue use `queue`. Any worker, of this
+        process or another, runs the flow.
+        """
         how = {"key": key, "hold": hold, "webhook": webhook, "queue": queue}
         return await start_flow(self, what, inputs, by=by, **how)
 
     async def agent(self, description: str, **how: Unpack[Ask]) -> AgentHandle:
-        """Starts an agent job: a model is asked, and what comes of it is kept with what it cost. What is not said is
-        chosen: a `skill` by the words of the description, a `tier` of models ("haiku", "sonnet", "opus") by how hard it
-        looks. `schema` is a JSON Schema that the answer has to fit, `budget_usd` what it may cost. What fails is tried
-        again, `max_retries` times, after `retry_base` and then twice as long each time. The same `key` again is the job
-        it has made.
+        """Start an agent job: a model performs the task, and the answer and its cost are stored.
+
+        By default, the words of the description select a `skill`, and its apparent difficulty selects a `tier` of
+        models ("haiku", "sonnet", "opus"). `schema` is a JSON Schema for the answer, and `budget_usd` is the maximum
+        cost. A failure is retried up to `max_retries` times, first after `retry_base`, and then after twice as long
+        each time. A repeated `key` returns the existing job.
 
         >>> # answer = await (await app.agent("Summarise the changelog", tier="haiku")).result()
         """
@@ -408,42 +427,54 @@ class Keptwork:
         key: str | None = None,
         _tx: Any = None,
     ) -> Sent:
-        """Sends an event to the jobs that wait for that name, now or later, for a week; with `job`, to that one only.
-        The same `key` a second time sends no second one. With `_tx`, a transaction of `app.transaction()`, it is sent
-        if and when that commits."""
+        """Send a signal to the jobs that wait for this name, now or within a week. With `job`, only that job receives
+        it.
+
+        A repeated `key` sends no second signal. With `_tx`, a transaction of `app.transaction()`, the signal is sent
+        when that transaction commits.
+        """
         where = await self.queue(_tx)
         to = job.id if isinstance(job, Handle) else job
         return await signals.send(where, self.tenant_id, name, payload, job=to, key=key)
 
     async def approve(self, approval_id: str, *, by: str, comment: str | None = None) -> Approval:
-        """Approves what a job asks for; the same again answers the same, another decision is `AlreadyDecided`."""
+        """Approve the request of a job.
+
+        You can repeat the same decision. A different decision raises `AlreadyDecided`.
+        """
         return await approvals.decide(
             await self.open(), self.tenant_id, approval_id, approvals.APPROVED, by=by, comment=comment
         )
 
     async def reject(self, approval_id: str, *, by: str, comment: str | None = None) -> Approval:
-        """Rejects what a job asks for."""
+        """Reject the request of a job."""
         return await approvals.decide(
             await self.open(), self.tenant_id, approval_id, approvals.REJECTED, by=by, comment=comment
         )
 
     async def approvals(self) -> list[Approval]:
-        """The questions that are open, the newest first."""
+        """Return the open approval requests, newest first."""
         return await approvals.listed(await self.open(), self.tenant_id)
 
     def new_job(self, kind: JobType, arguments: Mapping[str, Any]) -> NewJob:
-        """A job of this kind, ready to be enqueued: by the rules of its newest version."""
+        """Return a new job of this kind, ready to be enqueued under the rules of its newest version."""
         return new_job(self.kinds.get(kind.name, kind), arguments, self.tenant_id)
 
     def limit_queue(self, name: str, *, limit: int | None = None, rate: str | None = None) -> None:
-        """A queue of which the whole fleet runs at most `limit` jobs at once, and starts at most `rate` ("100/min"); it
-        holds from the next worker on that starts."""
+        """Limit a queue across all workers: at most `limit` jobs run concurrently, and at most `rate` ("100/min")
+        start.
+
+        The limit applies from the next start of a worker.
+        """
         check_name("queue", name)
         self._queue_limits[name] = Throttle.of(limit, rate)
 
     async def declare_limit(self, kind: JobType, transaction: Any = None) -> None:
-        """Makes the limit of a kind known to the database, once, before the first of its jobs is. A SQLite file has one
-        writer: inside a transaction only that transaction can do it, and if it is undone the next call does it."""
+        """Store the limit of a kind in the database, once, before its first job.
+
+        SQLite has one writer, so inside a transaction only that transaction can store the limit. If it is rolled back,
+        the next call stores the limit.
+        """
         if kind.throttle is None or kind.name in self._declared:
             return
         rules = [limits.rule("job", kind.name, kind.throttle)]
@@ -476,18 +507,20 @@ class Keptwork:
         key: str | None = None,
         key_file: str | None = None,
     ) -> int:
-        """Works in this process until `stop` is called, or until nothing is due; returns how many jobs were settled. A
-        worker that somebody terminated raises `WorkerTerminated`. With `until_idle` it also waits for the jobs of
-        workers that do not renew their leases, and runs them when the leases expire.
+        """Run a worker in this process until `stop` is called, and return how many jobs it completed.
 
-        Without `queues` it serves every queue its kinds of jobs are declared for; without `lease` each kind has one. It
-        also ends, to be replaced, when `most_stuck` of its threads are lost to handlers that cannot be ended: half of
-        `concurrency`, if nothing is said. With more than `max_memory` in use it pauses until what it runs has ended,
-        and ends with `WorkerExhausted` if that does not help. Workers not heard of for `supervisor_timeout` are
-        terminated; their jobs wait for their leases to end. A worker with a process of its own (`own_process`) ends
-        the process itself, should it be terminated hard and a handler not let go; with a `bond` it ends with its
-        supervisor. With `server` it has no database: it works for that server, under the key given, in `key_file`, or
-        in KEPTWORK_KEY.
+        With `until_idle`, the worker also ends when no job is due. It then first waits for the jobs of workers that do
+        not renew their leases, and runs these jobs when the leases expire. A worker that was terminated raises
+        `WorkerTerminated`.
+
+        `queues` defaults to every queue that the kinds of jobs are declared for, and `lease` to the lease of each kind.
+        The worker also ends, to be replaced, when `most_stuck` of its threads (default: half of `concurrency`) are lost
+        to handlers that cannot be ended. While it uses more than `max_memory`, it pauses until its running jobs have
+        finished. If that does not help, it ends with `WorkerExhausted`. Workers without a heartbeat for
+        `supervisor_timeout` are terminated, and their jobs return to the queue when the leases expire. With
+        `own_process`, a worker that is terminated hard ends its process if a handler does not stop. With a `bond`, it
+        ends with its supervisor. With `server`, it has no database and works for that server, with the API key in
+        `key`, in `key_file`, or in KEPTWORK_KEY.
         """
         if concurrency < 1:
             raise BadInput(what=f"a worker with a concurrency of {concurrency} does nothing; it must be at least 1")
@@ -505,7 +538,7 @@ class Keptwork:
             bond=bond,
             version=__version__,
         )
-        self._stopped = False  # from here on: what is asked while the database is being opened counts
+        self._stopped = False  # from here on, a stop request counts, even while the database is being opened
         if server is not None:
             return await self._work_for(server, key, key_file, settings, until_idle)
         self._insist_on_database()
@@ -520,7 +553,7 @@ class Keptwork:
         steps = StepKinds(self.open, config, self.provider, self.heard)
         kinds = {**steps.job_types(), **StartKind(self.open).job_types(), **self.kinds}
         settings = replace(settings, database=self.url)
-        # Who waits in the home loop hears only of workers there.
+        # Waiters in the home loop are woken only by workers there.
         endings = self._endings if self._home.here else Endings(store)
         worker = Worker(store, kinds, settings, self.leases_store, older=self.older_kinds, ended=endings.reached_by)
         endings.workers_here.append(worker.works_on)
@@ -531,7 +564,7 @@ class Keptwork:
 
     @asynccontextmanager
     async def _store_for_worker(self) -> AsyncIterator[Store]:
-        """The store at home. A worker beside it, in another event loop, has connections of its own."""
+        """Yield the store of the app. A worker in another event loop gets a store with connections of its own."""
         if self._store is not None and (self._home.here or _in_memory(self.url)):
             yield self._store
             return
@@ -544,7 +577,7 @@ class Keptwork:
     async def _work_for(
         self, server: str, key: str | None, key_file: str | None, settings: Settings, until_idle: bool
     ) -> int:
-        """The same worker and the same handlers, without a database."""
+        """Run the same worker with the same handlers, without a database."""
         from keptwork.worker.remote_worker import remote_worker
 
         self._server = server
@@ -570,20 +603,24 @@ class Keptwork:
             del self._loops[worker]
 
     def doing(self) -> Doing | None:
-        """What the worker in this process is doing; none while there is none."""
+        """Return the activity of the worker in this process, or None if there is no worker."""
         return self._workers[0].doing() if self._workers else None
 
     def on_settled(self, heard: Callable[[], None]) -> Callable[[], None]:
-        """Calls back whenever a worker in this event loop has written what came of jobs; returns how to stop."""
+        """Call `heard` whenever a worker in this event loop has completed jobs.
+
+        Return a function that ends the calls.
+        """
         return self._endings.on_settled(heard) if self._home.here else _nothing
 
     @property
     def queues(self) -> tuple[str, ...]:
-        """Every queue its kinds of jobs are declared for."""
+        """Every queue that the kinds of jobs are declared for."""
         return tuple(dict.fromkeys(kind.queue for kind in self.kinds.values())) or ("default",)
 
     def stop(self) -> None:
-        """Asks the worker to finish what it has begun, give back the rest, and end; one that is just starting, too."""
+        """Request that the worker finish running jobs, release the others, and end. It also applies to a worker that is
+        starting."""
         self._stopped = True
         for worker in self._workers:
             worker.stop()
@@ -591,8 +628,11 @@ class Keptwork:
 
     @asynccontextmanager
     async def leases_store(self) -> AsyncIterator[Store]:
-        """A store for the thread that keeps leases: connections of its own. A database in memory has but one, which any
-        thread may use: its writer is a thread of its own already."""
+        """Yield a store with its own connections for the thread that renews leases.
+
+        A database in memory has only one connection, which any thread can use, because its writer is a thread of its
+        own.
+        """
         if _in_memory(self.url):
             yield await self.open()
             return
@@ -604,11 +644,11 @@ class Keptwork:
 
 
 def _nothing() -> None:
-    """There is nobody to be told."""
+    """Do nothing, where there is no receiver."""
 
 
 def _read_config(path: str | None) -> Config:
-    """What keptwork.toml says; read, with all it takes to read it, when a tool is first wanted."""
+    """Read keptwork.toml and import its reader, when the first tool needs it."""
     from keptwork.config import read
 
     return read(path)

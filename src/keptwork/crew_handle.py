@@ -1,4 +1,4 @@
-"""The handle to a crew that was submitted."""
+"""The handle of a submitted crew."""
 
 from __future__ import annotations
 
@@ -24,14 +24,16 @@ class CrewHandle:
 
     @property
     def id(self) -> str:
-        """Its public id."""
+        """The public ID."""
         return ids.public(CREW.prefix, self.key)
 
     async def result(self, timeout: Span | None = None) -> list[Any]:  # noqa: ASYNC109 - as Handle.result has it
-        """What its shares returned, in their order, once it has ended. One that ended without success raises
-        `CrewFailed`, one that has not ended in time `CrewUnfinished`."""
+        """Wait until the crew finishes and return the results of its shares, in order.
+
+        An unsuccessful crew raises `CrewFailed`. A crew that has not finished after `timeout` raises `CrewUnfinished`.
+        """
         return await crews.result(await self._app.open(), self._app.tenant_id, self.id, timeout)
 
     async def cancel(self, reason: str | None = None) -> None:
-        """Ends it, with the crews inside it and all their jobs."""
+        """Cancel the crew, its nested crews, and all their jobs."""
         await crews.cancel(await self._app.open(), self._app.tenant_id, self.id, reason=reason)

@@ -1,4 +1,4 @@
-"""A kind of job as an application declares it, and how single jobs of it are enqueued."""
+"""A kind of job as an application declares it, and the method that enqueues its jobs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NOTHING = (None, None, None, None)
 
 
 class DeclaredJob:
-    """A kind of job, as `@app.job` leaves it: enqueue it, or call the function itself."""
+    """A kind of job, as `@app.job` returns it. Enqueue a job, or call the function directly."""
 
     def __init__(self, app: Keptwork, kind: JobType) -> None:
         self.kind = kind
@@ -30,7 +30,7 @@ class DeclaredJob:
         return self.kind.function(*args, **kwargs)
 
     def in_database(self, url: str) -> None:
-        """Whatever it was declared with, its application uses this database; for a process that has not opened it."""
+        """Make the application use this database, in a process that has not opened a database."""
         self._app.url = url
 
     async def enqueue(
@@ -48,17 +48,21 @@ class DeclaredJob:
         _tx: Any = None,
         **arguments: Any,
     ) -> Handle:
-        """Puts one job into the queue; with `_tx`, if and when that transaction commits: one of `app.transaction()`, or
-        on PostgreSQL an asyncpg connection of your own.
+        """Enqueue one job.
 
-        The same `_key` a second time makes no second job: the first one's handle is returned. With `_unique="10m"` that
-        holds for ten minutes from the first one on, whatever became of it; without a key, for the same arguments. With
-        `_debounce="5s"` one job runs five seconds after the last call, with its arguments, and at the latest
-        `_debounce_most` after the first (ten times as long, if nothing is said); without a key, for all of this kind.
+        With `_tx`, the job is enqueued when that transaction commits. Pass a transaction of `app.transaction()` or, on
+        PostgreSQL, your own asyncpg connection.
 
-        `_debounce` excludes `_run_in`, `_unique` and a kind that is declared with `unique=`.
+        `_key` is an idempotency key: a repeated key returns the handle of the existing job. With `_unique="10m"`, the
+        key applies for 10 minutes after the first call, whatever the outcome of the job. Without a key, `_unique`
+        compares the arguments. With `_debounce="5s"`, one job runs 5 s after the last call, with the arguments of that
+        call, and at the latest `_debounce_most` after the first call (default: 10 times `_debounce`). Without a key,
+        that covers all jobs of the kind.
 
-        `_trace_id` names the trace it belongs to; a header `traceparent` is continued by the spans of the job.
+        `_debounce` excludes `_run_in`, `_unique`, and a kind that is declared with `unique=`.
+
+        `_trace_id` names the trace of the job. If it is a `traceparent` header, the spans of the job continue that
+        trace.
         """
         if _priority is not None:
             check_priority(_priority)

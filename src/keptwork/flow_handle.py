@@ -1,4 +1,4 @@
-"""Flows from Python: starting one from a file, a definition or plain data, and the handle to what was started."""
+"""Start flows from Python, from a file, a definition, or plain data, and follow them with a handle."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
 SHORTEST_LOOK, LONGEST_LOOK = 0.005, 0.1
 
 Definition = str | Path | Flow | Mapping[str, Any]
-"""A flow file by its path, a flow, or what such a file would say."""
+"""The path of a flow file, a flow, or the content of such a file."""
 
 
 def flow_file(what: Definition) -> FlowFile:
-    """The flow, with those inside it; one that cannot be is `BadFlow`."""
+    """Return the flow with its nested flows. Raise `BadFlow` if it is invalid."""
     if isinstance(what, Flow):
         return described(json.loads(definition_text(what)))
     return described(what) if isinstance(what, Mapping) else read(what)
 
 
 class FlowHandle:
-    """A flow that was started."""
+    """The handle of a started flow."""
 
     def __init__(self, ref: FlowRef, app: Keptwork) -> None:
         self._ref = ref
@@ -46,12 +46,15 @@ class FlowHandle:
 
     @property
     def id(self) -> str:
-        """Its public id."""
+        """The public ID."""
         return self._ref.public_id
 
     async def ended(self, timeout: Span | None = None) -> FlowReport:  # noqa: ASYNC109 - with an error that tells more
-        """What became of it, once it has ended or failed; one that does not in time is `StillUnfinished`. A worker has
-        to carry it out: of this process (`app.work()`), or another."""
+        """Wait until the flow finishes or fails and return its report.
+
+        A flow that has not finished after `timeout` raises `StillUnfinished`. A worker of this process (`app.work()`)
+        or of another must run the flow.
+        """
         store = await self._app.open()
         view = FlowView(store, self._ref, self._app.tenant_id)
         try:
@@ -75,7 +78,10 @@ class FlowHandle:
             stop_hearing()
 
     async def outputs(self, timeout: Span | None = None) -> dict[str, Any]:  # noqa: ASYNC109 - as `ended` has it
-        """What came of its steps, by name, once it has succeeded; one that did not is `FlowFailed`."""
+        """Wait until the flow succeeds and return the outputs of its steps by name.
+
+        An unsuccessful flow raises `FlowFailed`.
+        """
         found = await self.ended(timeout)
         if found.word != "succeeded":
             raise FlowFailed(id=found.id, state=found.state, why=found.error or "nothing is known")
@@ -85,34 +91,34 @@ class FlowHandle:
         return await flow_report.outputs(store, view)
 
     async def report(self) -> FlowReport:
-        """How far it has come, step by step."""
+        """Return the progress of the flow, step by step."""
         store = await self._app.open()
         return await flow_report.report(store, FlowView(store, self._ref, self._app.tenant_id))
 
     async def cancel(self, reason: str | None = None, *, by: str | None = None) -> None:
-        """Ends it with all that belongs to it."""
+        """Cancel the flow and everything that belongs to it."""
         await flows.cancel(await self._app.open(), self._ref, Actor(by, reason))
 
     async def approvals(self) -> list[Approval]:
-        """What is asked of people now."""
+        """Return the open approval requests of the flow."""
         view = FlowView(await self._app.open(), self._ref, self._app.tenant_id)
         await view.look()
         return await view.questions()
 
     async def approve(self, step: str | None = None, *, by: str, comment: str | None = None) -> list[Approval]:
-        """Approves what it asks, or what that step of it asks; returns what was approved."""
+        """Approve the open requests of the flow, or of one step, and return them."""
         asked = [one for one in await self.approvals() if step in (None, one.step)]
         return [await self._app.approve(one.public_id, by=by, comment=comment) for one in asked]
 
     async def let_go(self, *, by: str | None = None) -> None:
-        """A flow that was started held begins."""
+        """Lift the hold of a flow that was started with `hold`."""
         await flows.let_go(await self._app.open(), self._ref, Actor(by))
 
 
 async def start_flow(
     app: Keptwork, what: Definition, inputs: Mapping[str, Any] | None, *, by: str | None = None, **how: Any
 ) -> FlowHandle:
-    """Starts a flow; see `Keptwork.start_flow`."""
+    """Start a flow; see `Keptwork.start_flow`."""
     file = flow_file(what)
     store = await app.open()
     ref = await flows.start(

@@ -1,4 +1,4 @@
-"""The handle to a job that was enqueued."""
+"""The handle of an enqueued job."""
 
 from __future__ import annotations
 
@@ -24,18 +24,20 @@ class Handle:
 
     @property
     def id(self) -> str:
-        """Its public id."""
+        """The public ID."""
         return ids.public(JOB.prefix, self.key)
 
     async def result(self, timeout: Span | None = None) -> Any:  # noqa: ASYNC109 - a span, with an error that tells more
-        """What its handler returned, once it has ended. A job that ended without success raises `JobFailed`, one that
-        has not ended in time `StillUnfinished`."""
+        """Wait until the job finishes and return its result.
+
+        An unsuccessful job raises `JobFailed`. A job that has not finished after `timeout` raises `StillUnfinished`.
+        """
         return await self._app.result(self.id, timeout)
 
     async def artifacts(self) -> list[Artifact]:
-        """What it keeps beside its result."""
+        """Return the job's artifacts."""
         return await self._app.artifacts(self.id)
 
     async def artifact(self, name: str) -> bytes:
-        """What is in one of its artifacts."""
+        """Return the content of one of the job's artifacts."""
         return await self._app.artifact(self.id, name)

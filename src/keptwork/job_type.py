@@ -1,4 +1,4 @@
-"""A kind of job: the function that does it, and the rules it is run by."""
+"""A kind of job: its function and its rules."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_O
 
 @dataclass(frozen=True, slots=True)
 class JobType:
-    """The declared rules of a kind of job; times are microseconds."""
+    """The declared rules of a kind of job. Times are in microseconds."""
 
     name: str
     function: Handler
@@ -72,7 +72,7 @@ class JobType:
         unique: Span | None = None,
         breaker: str | Breaker | None = None,
     ) -> JobType:
-        """A kind of job made from a function whose first parameter is the context."""
+        """Return a kind of job for a function whose first parameter is the context."""
         signature = _without_context(function)
         kind = cls(
             name or function.__name__,
@@ -115,16 +115,17 @@ class JobType:
 
     @property
     def hold_key(self) -> str | None:
-        """What its jobs are held back by, when it opens."""
+        """The hold of its jobs while their breaker is open, or None."""
         return None if self.breaker is None else self.breaker.hold_key
 
     def insist_not_unique(self, where: str) -> None:
-        """Refuse a way into the queue that cannot keep a declared window."""
+        """Refuse a way to enqueue that cannot enforce a declared `unique` window."""
         if self.unique_us is not None:
             raise BadInput(what=f"job {self.name}: unique= does not apply to {where}. Use a kind without it.")
 
     def payload(self, arguments: Mapping[str, Any]) -> str:
-        """The arguments as JSON; what the function would not take, or JSON cannot hold, is refused here."""
+        """Return the arguments as JSON. Raise `BadInput` if the function would not accept them or JSON cannot hold
+        them."""
         try:
             self.check(arguments)
             text = _written(arguments) if arguments else "{}"
@@ -135,8 +136,10 @@ class JobType:
         return text
 
     def check(self, arguments: Mapping[str, Any]) -> None:
-        """Raises what calling the function with these arguments would. Binding them is slow, so it is left to cases
-        that a look at their names does not settle."""
+        """Raise the exception that a call with these arguments would raise.
+
+        Binding arguments is slow, so it is done only if a comparison of their names is not enough.
+        """
         if not self.required <= arguments.keys() <= self.accepted:
             self.signature.bind(**arguments)
 
@@ -145,7 +148,7 @@ _written = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 def _plain_names(signature: inspect.Signature) -> tuple[frozenset[str], frozenset[str]]:
-    """The parameters that must and may be named in a call; impossible ones where names alone cannot tell."""
+    """Return the required and the accepted parameter names, or impossible ones if names alone do not decide."""
     if any(p.kind is p.POSITIONAL_ONLY for p in signature.parameters.values()):
         return frozenset({""}), frozenset()
     named = [p for p in signature.parameters.values() if p.kind in _NAMED]
@@ -153,7 +156,7 @@ def _plain_names(signature: inspect.Signature) -> tuple[frozenset[str], frozense
 
 
 def _version(name: str, version: object) -> int:
-    """What has none counts as older than what has."""
+    """Return the version. A handler without a version is older than all others."""
     if version is None:
         return 0
     if type(version) is not int or not 1 <= version <= LARGEST_INT:
@@ -181,7 +184,7 @@ def _limits(name: str, isolation: str | None, memory: Size | None, cpu: Span | N
 def _throttle(
     name: str, limit: int | None, rate: str | None, per: str, signature: inspect.Signature
 ) -> Throttle | None:
-    """What limits all jobs of the kind, each tenant's, or those with the same value of an argument."""
+    """Return the limit for all jobs of the kind, each tenant's jobs, or jobs with equal values of an argument."""
     try:
         throttle = Throttle.of(limit, rate, per)
     except BadInput as refusal:

@@ -1,6 +1,6 @@
-"""What a handler can say about a job: by what it returns, or by what it raises.
+"""The outcomes that a handler can return or raise.
 
-Anything else returned is the job's result, anything else raised is a transient error.
+Any other returned value is the job's result. Any other exception is a transient error.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Snooze:
-    """Return it to go back into the queue for a while; the attempt is not spent.
+    """Return this to put the job back into the queue for a while, without spending the attempt.
 
     >>> Snooze("5m").delay
     '5m'
@@ -25,18 +25,18 @@ class Snooze:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Return it to end the job as cancelled, with a reason."""
+    """Return this to cancel the job, with a reason."""
 
     reason: str = ""
 
 
 class TransientError(Exception):
-    """Raise it when trying again later may help; that is also what any unknown exception means."""
+    """Raise this when a retry might help. Any unknown exception has the same meaning."""
 
 
 class PermanentError(Exception):
-    """Raise it when trying again will not help: the job fails at once."""
+    """Raise this when a retry cannot help: the job fails immediately."""
 
 
 class ValidationError(Exception):
-    """Raise it when the payload itself is wrong: the job is dead-lettered as validation_failed."""
+    """Raise this when the payload itself is invalid: the job is dead-lettered as validation_failed."""

@@ -1,18 +1,18 @@
-"""Enqueueing from ordinary code (Django, Flask, scripts): calls that wait until what they ask for is done.
+"""Blocking calls for ordinary code (Django, Flask, scripts): each returns when its work is done.
 
-Calls from event loops that the application's own store does not belong to are handed to the same thread; `visiting`
-does that.
+Calls from event loops that do not own the application's store run on the same thread; `visiting` hands them over.
 
-A thread of its own runs an event loop and a store of its own, from the first call on. Any thread may call. Before a
-fork the store is closed, for neither database's connection survives one; parent and child each open another when they
-need it. It is closed when the program ends.
+From the first call on, a separate thread runs an event loop with a store of its own. Any thread can call. Before a
+fork, the store is closed, because no database connection survives a fork. Parent and child each open another store when
+they need it. The store is closed when the program ends.
 """
 
 from __future__ import annotations
 
 import asyncio
 import atexit
-import concurrent.futures.thread  # noqa: F401 - before `_end` is registered: what comes later ends earlier
+
+import concurrent.futures.thread  # noqa: F401 - first, because exit handlers run in reverse order
 import os
 import threading
 import weakref
@@ -44,14 +44,14 @@ SHORT_SECONDS = 0.002
 
 
 class AppLane(Lane):
-    """A lane, and an application whose store is opened on it."""
+    """A lane with an application whose store is opened on it."""
 
     def __init__(self, app: Keptwork) -> None:
         self.app = app
         super().__init__("keptwork-sync")
 
     async def _end(self) -> None:
-        """A server that does not answer any more is not waited for."""
+        """Close the application, but do not wait for a server that no longer responds."""
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 await self.app.close()
@@ -61,7 +61,7 @@ class AppLane(Lane):
 
 
 class SyncTransaction:
-    """A transaction for your rows and your jobs; it begins and ends with its block."""
+    """A transaction for your rows and your jobs. It starts and ends with its block."""
 
     def __init__(self, lane: AppLane, lent: Transaction) -> None:
         self._lane = lane
@@ -70,16 +70,16 @@ class SyncTransaction:
         self.ended: str | None = None
 
     def execute(self, sql: str, *values: Any) -> int:
-        """Runs a statement of your own and returns how many rows it changed."""
+        """Run an SQL statement and return how many rows it changed."""
         return self._lane.run(self.lent.execute(sql, *values))
 
     def fetch(self, sql: str, *values: Any) -> list[dict[str, Any]]:
-        """The rows that such a statement returns, by the names of their columns."""
+        """Run an SQL statement and return its rows as dicts."""
         return self._lane.run(self.lent.fetch(sql, *values))
 
     @property
     def lent(self) -> Transaction:
-        """The transaction itself, while it lasts."""
+        """The transaction of the lane, while it is open."""
         if self.ended is not None:
             raise TransactionEnded(how=self.ended)
         if self._process != os.getpid():
@@ -88,7 +88,7 @@ class SyncTransaction:
 
 
 class SyncFlow:
-    """A flow that was started; every call waits for its answer."""
+    """The handle of a started flow. Every call blocks until it has its result."""
 
     def __init__(self, door: Sync, ref: FlowRef) -> None:
         self._door = door
@@ -96,29 +96,28 @@ class SyncFlow:
 
     @property
     def id(self) -> str:
-        """Its public id."""
+        """The public ID."""
         return self._ref.public_id
 
     def ended(self, timeout: Span | None = None) -> FlowReport:
-        """As `await handle.ended(timeout)`."""
+        """Do the same as `await handle.ended(timeout)`."""
         return self._door.about_flow(self._ref, lambda flow: flow.ended(timeout))
 
     def outputs(self, timeout: Span | None = None) -> dict[str, Any]:
-        """As `await handle.outputs(timeout)`."""
+        """Do the same as `await handle.outputs(timeout)`."""
         return self._door.about_flow(self._ref, lambda flow: flow.outputs(timeout))
 
     def cancel(self, reason: str | None = None, *, by: str | None = None) -> None:
-        """As `await handle.cancel(reason)`."""
+        """Do the same as `await handle.cancel(reason)`."""
         self._door.about_flow(self._ref, lambda flow: flow.cancel(reason, by=by))
 
     def approve(self, step: str | None = None, *, by: str, comment: str | None = None) -> list[Approval]:
-        """As `await handle.approve(step, by=…)`."""
+        """Do the same as `await handle.approve(step, by=…)`."""
         return self._door.about_flow(self._ref, lambda flow: flow.approve(step, by=by, comment=comment))
 
 
 class Sync:
-    """What `app.sync` is: `enqueue`, `enqueue_many`, `start_flow`, `send_event`, `approve`, `reject`, `transaction`,
-    `close`."""
+    """The blocking methods of an application, as `app.sync`."""
 
     def __init__(self, app: Keptwork) -> None:
         self._app = app
@@ -129,7 +128,7 @@ class Sync:
         self._of_thread = threading.local()
 
     def enqueue(self, job: DeclaredJob, /, *, _tx: SyncTransaction | None = None, **arguments: Any) -> Handle:
-        """As `await job.enqueue(…)`, with the same `_key`, `_run_in`, `_priority` and so on."""
+        """Do the same as `await job.enqueue(…)`, with the same `_key`, `_run_in`, `_priority`, and other options."""
         lent = self._lent(_tx)
         with self._entered(inside=lent is not None) as lane:
             return self._app.handle(lane.run(lane.app.declared(job).enqueue(_tx=lent, **arguments)).key)
@@ -137,7 +136,7 @@ class Sync:
     def enqueue_many(
         self, job: DeclaredJob, many: Iterable[Mapping[str, Any]], *, _tx: SyncTransaction | None = None
     ) -> list[Handle]:
-        """As `await app.enqueue_many(…)`: all or none."""
+        """Do the same as `await app.enqueue_many(…)`: enqueue all or none."""
         lent, jobs = self._lent(_tx), list(many)
         with self._entered(inside=lent is not None) as lane:
             return [self._app.handle(made.key) for made in lane.run(lane.app.enqueue_many(job, jobs, _tx=lent))]
@@ -151,19 +150,19 @@ class Sync:
         key: str | None = None,
         _tx: SyncTransaction | None = None,
     ) -> Sent:
-        """As `await app.send_event(…)`."""
+        """Do the same as `await app.send_event(…)`."""
         lent = self._lent(_tx)
         with self._entered(inside=lent is not None) as lane:
             return lane.run(lane.app.send_event(name, payload, job=job, key=key, _tx=lent))
 
     def start_flow(self, what: Definition, inputs: Mapping[str, Any] | None = None, **how: Any) -> SyncFlow:
-        """As `await app.start_flow(…)`, with the same `key`, `hold`, `webhook` and so on."""
+        """Do the same as `await app.start_flow(…)`, with the same `key`, `hold`, `webhook`, and other options."""
         self._lent(None)
         with self._entered() as lane:
             return SyncFlow(self, lane.run(lane.app.start_flow(what, inputs, **how))._ref)
 
     def about_flow(self, ref: FlowRef, ask: Callable[[FlowHandle], Coroutine[Any, Any, T]]) -> T:
-        """What a handle to that flow says."""
+        """Return the result of a call on a handle of that flow."""
         from keptwork.flow_handle import FlowHandle
 
         self._lent(None)
@@ -171,21 +170,24 @@ class Sync:
             return lane.run(ask(FlowHandle(ref, lane.app)))
 
     def approve(self, approval_id: str, *, by: str, comment: str | None = None) -> Approval:
-        """As `await app.approve(…)`."""
+        """Do the same as `await app.approve(…)`."""
         self._lent(None)
         with self._entered() as lane:
             return lane.run(lane.app.approve(approval_id, by=by, comment=comment))
 
     def reject(self, approval_id: str, *, by: str, comment: str | None = None) -> Approval:
-        """As `await app.reject(…)`."""
+        """Do the same as `await app.reject(…)`."""
         self._lent(None)
         with self._entered() as lane:
             return lane.run(lane.app.reject(approval_id, by=by, comment=comment))
 
     @contextmanager
     def transaction(self) -> Iterator[SyncTransaction]:
-        """Your rows and your jobs: what its `execute` does, and what is enqueued with it as `_tx`, is there if it
-        commits, and was never if not."""
+        """Open a transaction for your rows and your jobs.
+
+        Statements of its `execute`, and jobs enqueued with it as `_tx`, take effect if it commits, and otherwise not at
+        all.
+        """
         self._lent(None)
         with self._entered() as lane:
             block = lane.app.transaction()
@@ -204,14 +206,14 @@ class Sync:
                 self._of_thread.inside = False
 
     def close(self) -> None:
-        """Gives the database back, once other threads' calls are done. The next call opens it again."""
+        """Close the database when the calls of other threads are done. The next call opens it again."""
         self._lent(None)
         self._close(None)
 
     # --- the lane
 
     def _lent(self, given: SyncTransaction | None) -> Transaction | None:
-        """The transaction to work in, if any; refuses what would wait for itself."""
+        """Return the transaction to use, if any. Refuse a call that would deadlock."""
         _refuse_in_a_loop()
         if given is None:
             if getattr(self._of_thread, "inside", False):
@@ -228,12 +230,14 @@ class Sync:
 
     @property
     def url(self) -> str:
-        """Which database, fit to be shown."""
+        """The database URL, without secrets."""
         return database_url(self._app.url).shown
 
     async def hand(self, ask: Callable[[AppLane], Coroutine[Any, Any, T]], *, long: bool = False) -> T:
-        """Run on the thread what a caller in another event loop asks for, and return what came of it. A fork does not
-        wait for the end of a `long` call that its own thread has made."""
+        """Run a call of another event loop on the thread and return its result.
+
+        A fork does not wait for a `long` call that its own thread has made.
+        """
         while True:
             if (lane := self._enter_at_once()) is not None:
                 break
@@ -262,13 +266,16 @@ class Sync:
             self._gate.notify_all()
 
     async def close_if_idle(self) -> None:
-        """Close the thread and its store unless somebody uses them. The next call opens them again."""
+        """Close the thread and its store unless a call uses them. The next call opens them again."""
         if self._lane is not None:
             await asyncio.to_thread(self._close, 0.0)
 
     @contextmanager
     def _entered(self, *, inside: bool = False) -> Iterator[AppLane]:
-        """Whoever wants to close it goes first; except before what a transaction still needs to come to its end."""
+        """Enter a call.
+
+        A pending close goes first, except before a call that an open transaction needs to finish.
+        """
         with self._gate:
             self._gate.wait_for(lambda: inside or not self._closing)
             lane = self._lane = self._lane or self._opened()
@@ -298,7 +305,7 @@ class Sync:
     # --- forks
 
     def before_fork(self) -> None:
-        """Lets calls end and closes the store; holds the gate until the fork is done."""
+        """Let calls finish, close the store, and hold the gate until the fork is done."""
         self._gate.acquire()
         inside = getattr(self._of_thread, "inside", False) or getattr(self._of_thread, "stays", 0)
         self._close(0.0 if inside else PATIENCE_SECONDS)
@@ -307,7 +314,10 @@ class Sync:
         self._gate.release()
 
     def after_fork_in_child(self) -> None:
-        """The threads are the parent's; what they were in the middle of cannot be gone on with here."""
+        """Drop the lane, because its thread runs only in the parent.
+
+        A transaction that was open cannot continue here.
+        """
         self._torn = self._torn or self._lane is not None
         self._gate, self._calls, self._closing = threading.Condition(), 0, 0
         keep_for_ever(self._lane)
@@ -320,12 +330,12 @@ _watching = False
 
 
 def _watch() -> None:
-    """From the first lane on: what happens before a fork and at the end of the program."""
+    """Register the handlers for forks and for the end of the program, once."""
     global _watching
     if not _watching:
         _watching = True
         os.register_at_fork(before=_before_fork, after_in_parent=_after_in_parent, after_in_child=_after_in_child)
-        # Before the thread pools end, which closing a store still needs; atexit would be after.
+        # This runs before the thread pools end, which closing a store needs; atexit handlers run after them.
         getattr(threading, "_register_atexit", atexit.register)(_end)
 
 

@@ -1,12 +1,12 @@
-"""For tests of applications: their jobs on a database in memory, under a clock that moves when it is told to.
+"""Test an application's jobs on a database in memory, with a clock that the test advances.
 
     async with Harness(app) as harness:
         await confirm.enqueue(order=17)
         await harness.assert_enqueued(confirm, arguments={"order": 17})
         await harness.drain()
 
-Nothing is faked but the clock: the store is SQLite, and the worker is the one that runs in production. It needs no
-plugin, and works with pytest, with `unittest.IsolatedAsyncioTestCase`, and with anything else that awaits.
+Only the clock is replaced: the store is SQLite, and the worker is the one that runs in production. The harness needs no
+plugin. It works with pytest, with `unittest.IsolatedAsyncioTestCase`, and with any other async test.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from keptwork.worker.worker import Worker
 __all__ = ["Enqueued", "Harness", "Settled"]
 
 When = Literal["before", "unkept", "after"]
-"""Where a step is struck: before its function runs; after it ran, but before its result is kept; or after that."""
+"""When a step crashes: before its function runs, after it ran but before its result is stored, or after that."""
 
 START = "2026-01-01T00:00:00Z"
 MEMORY = "sqlite:///:memory:"
@@ -56,7 +56,7 @@ _NEXT = """SELECT min(at) AS at FROM (
 
 
 class Enqueued(NamedTuple):
-    """A job that was put into a queue; `run_in` is in seconds."""
+    """An enqueued job. `run_in` is in seconds."""
 
     id: str
     kind: str
@@ -71,8 +71,11 @@ class Enqueued(NamedTuple):
 
 
 class Settled(NamedTuple):
-    """What one run of a job came to: the move it made (`succeed`, `retry`, `snooze`, `dead_letter`, …; `expire` if its
-    process died), the state it is in since, why, and its result if it succeeded."""
+    """The outcome of one run of a job.
+
+    `move` is the move that the run made (`succeed`, `retry`, `snooze`, `dead_letter`, …, or `expire` if its process
+    died). `state` and `reason` are those after the move. `result` is set if the job succeeded.
+    """
 
     id: str
     kind: str
@@ -83,8 +86,9 @@ class Settled(NamedTuple):
 
 
 class Harness:
-    """An application under test. Its database is a new one in memory for as long as the block lasts, whatever it was
-    declared with; afterwards it is as before.
+    """An application under test.
+
+    Inside the block, it uses a new database in memory in place of its declared one.
 
     >>> import asyncio
     >>> app = Keptwork()
@@ -121,23 +125,22 @@ class Harness:
 
     @property
     def now(self) -> datetime:
-        """The time of the database, to the millisecond: each move of a job takes a microsecond of it."""
+        """The time of the database, to the millisecond. Each move of a job takes one microsecond."""
         now = self._clock.now()
         return datetime.fromisoformat(rfc3339(now - now % 1_000))
 
     def advance(self, span: Span) -> None:
-        """Moves the clock on. What becomes due by it runs with the next `drain`."""
+        """Advance the clock. Jobs that become due run at the next `drain`."""
         self._clock.advance(span_us(span))
 
     # --- work
 
     async def drain(self, within: Span | None = None, *, concurrency: int = 1) -> list[Settled]:
-        """Runs what is due, and what becomes due by that, until nothing is; returns what each run came to, in order.
+        """Run all due jobs, including those that become due by that, and return the outcome of each run, in order.
 
-        With `within` the clock moves on, from one time at which something is due to the next: delayed jobs, backoffs,
-        sleeps, ends of leases, timeouts of crews and ticks of schedules. It ends that far from where it stood. Backoffs
-        are as long as they can be, so that a test is the same each time. Jobs run one after the other, or `concurrency`
-        at a time.
+        With `within`, the clock advances from one due time to the next: delayed jobs, backoffs, sleeps, lease expiries,
+        timeouts of crews, and ticks of schedules. It ends `within` after its start. Backoffs have their maximum length,
+        so that a test is reproducible. Jobs run one after the other, or `concurrency` at a time.
         """
         store = await self.app.open()
         await self.app.keep_schedules()
@@ -150,18 +153,20 @@ class Harness:
         return await self._settled_since(store, cursor)
 
     def crash_at(self, step: str, when: When = "after", *, job: DeclaredJob | str | None = None) -> None:
-        """The next time the step of that name is run, the process dies there: nothing more is written for the job, and
-        it runs again when its lease is over, `drain(within="5m")` for instance. Each call is one crash.
+        """Crash the process at the next run of the step with that name.
 
-        `"before"` is before the step's function runs, `"unkept"` after it ran but before its result was kept (it will
-        run again), `"after"` is when its result has been kept (it will not). A crash that did not happen by the end of
-        the block is an `AssertionError`.
+        Nothing more is written for the job, and the job runs again when its lease expires, for example with
+        `drain(within="5m")`. Each call causes one crash.
+
+        `"before"` is before the step's function runs. `"unkept"` is after it ran but before its result is stored, so it
+        will run again. `"after"` is after its result is stored, so it will not run again. A crash that has not happened
+        by the end of the block raises `AssertionError`.
         """
         if when not in ("before", "unkept", "after"):
             raise BadInput(what=f"a step crashes 'before', 'unkept' or 'after', not {when!r}")
         self._crashes.append(_Crash(step, when, None if job is None else _name(job)))
 
-    # --- looking
+    # --- assertions
 
     async def assert_enqueued(
         self,
@@ -173,8 +178,11 @@ class Harness:
         run_in: Span | None = None,
         key: str | None = None,
     ) -> list[Enqueued]:
-        """Such jobs were enqueued in this test: so many, or at least one. They may have run since. `arguments` are some
-        of theirs; `run_in` is how long they were delayed, of jobs that were not tried yet. Returns them."""
+        """Assert that such jobs were enqueued in this test, and return them.
+
+        `count` is their exact number. Default: at least one. They can have run since. `arguments` are some of their
+        arguments. `run_in` is their delay, for jobs that have not run yet.
+        """
         jobs = await self._enqueued(_name(job))
         found = [one for one in jobs if _fits(one, arguments, queue, run_in, key)]
         if not found if count is None else len(found) != count:
@@ -185,7 +193,7 @@ class Harness:
         return found
 
     async def assert_not_enqueued(self, job: DeclaredJob | str, **which: Any) -> None:
-        """No such job was enqueued in this test; it takes what `assert_enqueued` takes."""
+        """Assert that no such job was enqueued in this test. It takes the arguments of `assert_enqueued`."""
         await self.assert_enqueued(job, **which, count=0)
 
     async def _enqueued(self, kind: str) -> list[Enqueued]:
@@ -204,19 +212,17 @@ class Harness:
             for row in rows
         ]
 
-    # --- inside
+    # --- internals
 
     async def _run_due(self, store: Store, concurrency: int) -> None:
-        """What the duties of a worker do by themselves in production happens here in a fixed order."""
+        """Do once, in a fixed order, what the maintenance tasks of a worker do in production, and run the due jobs."""
         while await schedules.fire(store):
             continue
         await Reaper(store, lambda: None, Outage()).run_once()
         await crew_mend.mend(store)
         kinds = {name: self._under_test(kind) for name, kind in self.app.kinds.items()}
         served: set[str] = set()
-        while served < (
-            queues := await self._queues(store)
-        ):  # a job may have put others into queues that were not there
+        while served < (queues := await self._queues(store)):  # a job can enqueue others into queues that did not exist
             settings, served = Settings(queues=sorted(queues), concurrency=concurrency, name="test"), queues
             await _Worker(store, kinds, settings, self.app.leases_store, chance=lambda: 1.0).run(until_idle=True)
 
@@ -224,7 +230,7 @@ class Harness:
         return {*self.app.queues, *(queue.name for queue in await store.queues(self.app.tenant_id))}
 
     def _under_test(self, kind: JobType) -> JobType:
-        """In this process, whatever its isolation, and mortal."""
+        """Return the kind, run in this process and with steps that can crash."""
 
         def handle(ctx: Any, **arguments: Any) -> Any:
             ctx._steps = _MortalSteps(ctx._steps, kind.name, self._crashes)
@@ -254,7 +260,7 @@ async def _settled(store: Store, event: Event) -> Settled:
     return Settled(id, row["kind"], event.trigger, event.to_state, event.reason, result)
 
 
-# --- dying
+# --- crashes
 
 
 @dataclass(slots=True)
@@ -268,11 +274,11 @@ class _Crash:
 
 
 class _Dead(Suspend):
-    """What a handler says whose process is dead: nothing."""
+    """The outcome of a handler whose process has died."""
 
 
 class _Dies(Suspended):
-    """The process dies here. In async code nothing sees it; on a thread it passes `except Exception`."""
+    """The process dies here. In async code nothing catches it; on a thread, `except Exception` does not."""
 
     at_once = True
 
@@ -281,7 +287,7 @@ class _Dies(Suspended):
 
 
 class _MortalSteps:
-    """The steps of a run, one of which may be its last."""
+    """The steps of a run, at one of which the process can crash."""
 
     def __init__(self, steps: Steps, kind: str, crashes: list[_Crash]) -> None:
         self._steps = steps
@@ -305,7 +311,7 @@ class _MortalSteps:
         return result
 
     def _watched(self, function: Callable[..., Any], crash: _Crash, ran: list[None]) -> Callable[..., Any]:
-        """The function, which notes that it ran: a step whose result is there already does not run, nor crash."""
+        """Return the function with a record that it ran. A step with a stored result neither runs nor crashes."""
 
         def begun() -> None:
             ran.append(None)
@@ -345,7 +351,7 @@ class _MortalSteps:
 
 
 class _Worker(Worker):
-    """The worker of production, but for jobs whose process died: of these it says nothing, as the dead do."""
+    """The production worker, except that it writes no outcome for jobs whose process has died."""
 
     async def _settle(self, batch: list[tuple[Job, Any]]) -> None:
         dead = [job for job, said in batch if isinstance(said, _Dead)]
@@ -358,7 +364,7 @@ class _Worker(Worker):
         return False  # leases expire when the test advances the clock
 
 
-# --- comparing
+# --- comparison
 
 
 def _name(job: DeclaredJob | str) -> str:
