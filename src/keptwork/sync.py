@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-
 import concurrent.futures.thread  # noqa: F401 - first, because exit handlers run in reverse order
 import os
 import threading

@@ -1,7 +1,7 @@
-"""Running something in a process tree of its own that can be limited, ended and never outlives its worker.
+"""Run a program or function in its own process tree, which has limits, can be ended, and never outlives its worker.
 
-    worker ── zygote ── keeper ── what runs, and all it starts
+    worker ── zygote ── keeper ── leader and all its descendants
 
-The zygote has imported what is needed and forks; a keeper watches over one tree at a time, and over who asked for it.
-Nothing here knows of jobs or handlers: a program (see `zygote`) says what to run.
+The zygote has imported what is needed, and forks keepers. A keeper watches one tree at a time, and the worker that
+requested it. This package knows nothing of jobs or handlers: a program module (see `zygote`) defines what to run.
 """

@@ -1,4 +1,4 @@
-"""What ties a process to the one that made it. Linux has this; elsewhere these do nothing and say so."""
+"""Tie a process to its parent. Only Linux supports this fully; elsewhere `adopt_orphans` returns False."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _prctl = ctypes.CDLL(None, use_errno=True).prctl if ON_LINUX else None
 
 
 def adopt_orphans() -> bool:
-    """Whatever this process's descendants leave behind becomes its child, even what called setsid twice."""
+    """Make orphaned descendants children of this process, even those that called setsid. Return whether that worked."""
     return _prctl is not None and _prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
 
 
 def die_with(parent: int, number: signal.Signals) -> None:
-    """Be sent a signal when the parent dies, even by kill -9; if it is dead already, end now."""
+    """Receive a signal when the parent dies, even by kill -9. If it is already dead, exit now."""
     if _prctl is not None:
         _prctl(PR_SET_PDEATHSIG, int(number), 0, 0, 0)
     if os.getppid() != parent:
@@ -32,7 +32,7 @@ def die_with(parent: int, number: signal.Signals) -> None:
 
 
 def run_and_exit(body: Callable[[], None]) -> NoReturn:
-    """After a fork: what the child does, and nothing of what the parent would have done."""
+    """Run the body in a forked child, and exit without the parent's cleanup."""
     code = 1
     try:
         body()
@@ -45,7 +45,7 @@ def run_and_exit(body: Callable[[], None]) -> NoReturn:
 
 
 def flush() -> None:
-    """Before a fork too, or what is not yet written is written twice."""
+    """Flush the standard streams. Call this also before a fork, or buffered output is written twice."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()

@@ -1,7 +1,7 @@
-"""The worker's side: cages to run something in, each a keeper at the end of a line, reused when it is empty again.
+"""The worker's side of isolated processes: cages, each a connection to a keeper, reused while they are empty.
 
-On a keeper's line go errands, one at a time, and reports. Each errand has a second line to the process that does it,
-for the request, the answer and being asked to stop.
+A keeper's connection carries errands, one at a time, and reports. Each errand has a second connection to the process
+that executes it, for the request, the answer, and a request to stop.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NOT_STARTED = "the process that isolated jobs are forked from could not be start
 
 
 Reply = Callable[[bytes], Awaitable[Any]]
-"""Answers what a process asks aside, with something that JSON can hold."""
+"""Returns the reply to a request from a process, as a value that JSON can hold."""
 
 
 class CageLost(Exception):
@@ -36,11 +36,11 @@ class CageLost(Exception):
 
 
 class NotBegun(CageLost):
-    """The keeper was gone before it heard of the errand, so that another may be given it."""
+    """The keeper was gone before it received the errand, so another keeper can get it."""
 
 
 class Ending(NamedTuple):
-    """How a process tree ended: what its leader answered if it did, and what the keeper reports of it."""
+    """How a process tree ended: the answer of its leader, if any, and the report of the keeper."""
 
     answer: bytes | None
     code: int | None = None
@@ -51,14 +51,14 @@ class Ending(NamedTuple):
 
 
 class Longest(NamedTuple):
-    """How long an answer may be, and what is asked aside, in bytes."""
+    """Maximum length of an answer, and of a request from the process, in bytes."""
 
     answer: int
     aside: int
 
 
 class Talk:
-    """The line to the process that does an errand."""
+    """The connection to the process that executes an errand."""
 
     def __init__(self, ours: socket.socket) -> None:
         self._socket = ours
@@ -66,14 +66,14 @@ class Talk:
         self._asked = False
 
     def ask_to_stop(self) -> None:
-        """Once it has been told what to do: the word must not come in the middle of that."""
+        """Request a stop, but only after the request was sent, because the stop byte must not split it."""
         self._asked = True
         if self._told:
-            with contextlib.suppress(OSError):  # it has just ended
+            with contextlib.suppress(OSError):  # the process has just ended
                 self._socket.send(STOP)
 
     async def tell(self, request: bytes, files: Sequence[int]) -> None:
-        """What to do, and what goes with it: open files, by their descriptors."""
+        """Send the request and the open files that belong to it, by descriptor."""
         message = HEADER.pack(len(request)) + request
         with contextlib.suppress(ConnectionError):
             sent = socket.send_fds(self._socket, [message], files) if files else 0
@@ -83,11 +83,11 @@ class Talk:
             self.ask_to_stop()
 
     async def hear(self, longest: Longest, reply: Reply) -> bytes | None:
-        """What was answered in the end; none when it ended without a word."""
+        """Reply to requests from the process, and return its answer. Return None if it ended without one."""
         while (body := await self._heard(max(longest))) is not None and body.startswith(ASIDE):
             told = framed(await reply(body[len(ASIDE) :]))
             with contextlib.suppress(OSError):
-                self._socket.send(told)  # at one go, so that no word comes in the middle of it
+                self._socket.send(told)  # in one call, so that no stop byte can split it
         if body is not None and len(body) > longest.answer:
             raise ValueError(f"a message of {len(body):,} bytes is over the limit of {longest.answer:,}")
         return body
@@ -95,12 +95,12 @@ class Talk:
     async def _heard(self, longest: int) -> bytes | None:
         try:
             return await _frame(self._socket, longest)
-        except ConnectionError:  # it has ended without having read all it was told
+        except ConnectionError:  # the process ended before it read everything
             return None
 
 
 class Cage:
-    """A keeper; it is good for the next errand while it is `empty`."""
+    """A keeper. It can get the next errand while it is `empty`."""
 
     def __init__(self, line: socket.socket) -> None:
         self._line = line
@@ -115,7 +115,10 @@ class Cage:
         reply: Reply,
         files: Sequence[int],
     ) -> Ending:
-        """Sends the request, and returns when nothing of the process tree is left. Cancelled, it ends that first."""
+        """Send the request, and return when the process tree is gone.
+
+        If this call is cancelled, it ends the tree first.
+        """
         with self._opened(errand) as talk:
             begun(talk)
             try:
@@ -141,7 +144,8 @@ class Cage:
     async def _report(self, answer: bytes | None) -> Ending:
         try:
             body = await _frame(self._line, 1 << 16)
-        except ConnectionResetError as error:  # what the kernel says of a line that was closed before all was read
+        # the kernel's error for a connection that was closed before everything was read
+        except ConnectionResetError as error:
             raise NotBegun from error
         if body is None:
             raise CageLost
@@ -156,13 +160,15 @@ class Cage:
                 await self._report(None)
 
     def close(self) -> None:
-        """The keeper ends what it keeps, and itself."""
+        """Close the connection. The keeper then ends its tree and itself."""
         self._line.close()
 
 
 class Cages:
-    """Opens cages as they are needed. The zygote behind them is started with the first, and again should it die. What
-    is asked to end has a grace of so many seconds."""
+    """Creates cages as needed.
+
+    Their zygote starts with the first cage, and again if it dies. A process that is asked to end has `grace` seconds.
+    """
 
     def __init__(self, program: str, preload: Sequence[Any], grace: float = GRACE_SECONDS) -> None:
         self._program = program
@@ -181,10 +187,12 @@ class Cages:
         reply: Reply,
         files: Sequence[int] = (),
     ) -> Ending:
-        """Runs the program on this in a cage: `request` is what it is told, `reply` answers what it asks aside, and it
-        is handed the open `files`."""
+        """Run the program on `what` in a cage.
+
+        `request` is sent to the process, `reply` answers its own requests, and it receives the open `files`.
+        """
         errand = {"what": what, "limits": [limits.memory_bytes, limits.cpu_seconds], "grace": self._grace}
-        for _ in range(len(self._idle) + TRIES):  # those that are idle may have died together
+        for _ in range(len(self._idle) + TRIES):  # idle keepers can have died together
             cage = self._idle.pop() if self._idle else self._new()
             try:
                 return await cage.run(errand, request, longest, begun, reply, files)
@@ -198,7 +206,7 @@ class Cages:
         raise CageLost(NOT_STARTED)
 
     async def close(self) -> None:
-        """Ends every process; those in use have a moment."""
+        """End every process. Those in use have a moment to end."""
         while self._idle:
             self._idle.pop().close()
         if self._zygote is not None:
@@ -239,7 +247,8 @@ class Cages:
 
 
 def _zygote(descriptor: int, program: str) -> subprocess.Popen[bytes]:
-    """Started by the thread whose end is the worker's: the kernel ends the zygote with it."""
+    """Start the zygote. Call this on the thread that lives as long as the worker: the kernel ends the zygote with that
+    thread."""
     command = [sys.executable, "-P", "-m", ZYGOTE, str(descriptor), str(os.getpid()), program]
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[descriptor], start_new_session=True)
 

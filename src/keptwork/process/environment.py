@@ -1,4 +1,4 @@
-"""The environment a tool gets: little more than what programs need to find their way, and what is listed."""
+"""Build the environment of a tool: the variables that programs need, and those that are listed."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping
 
 USUAL_PATH = "/usr/local/bin:/usr/bin:/bin"
 PASSED = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR")
-"""What every tool gets, where it is set here; none of it is a secret."""
+"""Variables that every tool gets if they are set here. None of them is a secret."""
 
 
 def passed_on(more: Iterable[str] = (), environ: Mapping[bytes, bytes] = os.environb) -> dict[str, str]:
-    """Of this process's environment, as it is here, even where it is no text."""
+    """Return the variables to pass on, with values that are not UTF-8 preserved."""
     wanted = ((name, environ.get(name.encode())) for name in (*PASSED, *more))
     found = {name: value.decode("utf-8", "surrogateescape") for name, value in wanted if value is not None}
     return {"PATH": USUAL_PATH, **found}

@@ -1,4 +1,4 @@
-"""Messages between processes: a length and then JSON, never anything that runs when it is read."""
+"""Send messages between processes: a length and then JSON, which runs nothing when it is read."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ LARGEST = 32 << 20
 MOST_DESCRIPTORS = 3
 
 STOP = b"s"
-"""Asks a process to come to an end, between messages: no message is long enough to begin with this byte."""
+"""Asks a process to stop, between messages. No message is long enough for its header to start with this byte."""
 
 ASIDE = b"?"
-"""Begins what a process asks before it answers; nothing else does, for an answer is JSON."""
+"""Prefix of a request that a process sends before its answer. An answer never starts with it, because it is JSON."""
 
 
 def framed(document: Any) -> bytes:
-    """A message, ready to be sent."""
+    """Return the document as a message."""
     body = json.dumps(document, separators=(",", ":")).encode()
     return HEADER.pack(len(body)) + body
 
 
 def body_length(header: bytes, largest: int = LARGEST) -> int:
-    """How much follows; a message that is too long is refused before it is read."""
+    """Return the length of the body. Raise for a message that is too long, before it is read."""
     length = int(HEADER.unpack(header)[0])
     if length > largest:
         raise ValueError(f"a message of {length:,} bytes is over the limit of {largest:,}")
@@ -34,7 +34,7 @@ def body_length(header: bytes, largest: int = LARGEST) -> int:
 
 
 def receive(line: socket.socket) -> tuple[Any, list[int]] | None:
-    """The next message and the file descriptors that came with it, waited for; none when the other side hung up."""
+    """Wait for the next message and return it with its file descriptors. Return None if the connection was closed."""
     try:
         header, descriptors, _, _ = socket.recv_fds(line, HEADER.size, MOST_DESCRIPTORS)
         rest = _exactly(line, HEADER.size - len(header)) if header else None

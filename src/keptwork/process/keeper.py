@@ -1,8 +1,8 @@
-"""The keeper: a small parent that starts a process tree, watches over it, and ends it.
+"""The keeper: a small parent process that starts a process tree, watches it, and ends it.
 
-The tree ends when its leader does, when the worker asks for it or hangs up (it died, be it by kill -9), when the zygote
-dies, and when it uses more than it may. Asked to end, it gets SIGTERM first and SIGKILL after a grace. The report goes
-out when nothing of the tree is left, and only then the keeper takes the next errand.
+The tree ends when its leader ends, when the worker requests it or disconnects (also after kill -9), when the zygote
+dies, and when the tree exceeds its limits. On request, it gets SIGTERM first and SIGKILL after a grace period. The
+keeper reports when nothing of the tree is left, and only then takes the next errand.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Run = Callable[[Any, socket.socket], None]
 
 
 class Keeper:
-    """Serves one line to a worker, one errand at a time."""
+    """Serves one connection to a worker, one errand at a time."""
 
     def __init__(self, line: socket.socket, prepare: Prepare, run: Run) -> None:
         self._line = line
@@ -45,12 +45,12 @@ class Keeper:
         os.set_blocking(self._heard, False)
 
     def serve(self) -> None:
-        """Until the worker hangs up."""
+        """Serve errands until the worker disconnects."""
         os.setsid()
         bonds.adopt_orphans()
         while not self._ending and (received := receive(self._line)) is not None:
             errand, descriptors = received
-            if descriptors:  # else: asked to end what has just ended
+            if descriptors:  # otherwise a request to end a tree that has just ended
                 with socket.socket(fileno=descriptors[0]) as talk:
                     report = self._do(errand, talk)
                 with contextlib.suppress(OSError):
@@ -83,15 +83,16 @@ class Keeper:
         signal.set_wakeup_fd(self._bell, warn_on_full_buffer=False)
 
     def _stop_listening(self) -> None:
-        """With no tree to end, SIGTERM simply ends the keeper; one that has just come is not forgotten."""
+        """Restore SIGTERM, which without a tree simply ends the keeper. A SIGTERM that has just arrived is still
+        honored."""
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         with contextlib.suppress(BlockingIOError):
             self._ending |= signal.SIGTERM in os.read(self._heard, 4096)
 
     def _lead(self, keeper: int, limits: Limits, what: Any, talk: socket.socket) -> None:
-        """In the child: free of all that is the keeper's, and no longer alive than the keeper."""
+        """Run in the forked child, without the keeper's resources, and die with the keeper."""
         bonds.die_with(keeper, signal.SIGKILL)
-        os.setpgid(0, 0)  # a session of its own it has by the keeper
+        os.setpgid(0, 0)  # the child already has its own session through the keeper
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
@@ -102,15 +103,18 @@ class Keeper:
         self._run(what, talk)
 
     def _watch(self, tree: Tree, limits: Limits) -> None:
-        """Until its leader has ended or its time has come; then the rest of the tree is ended."""
+        """Watch until the leader has ended or must be killed, then kill the rest of the tree."""
         while tree.reap() and tree.code is None and (self._kill_at is None or time.monotonic() < self._kill_at):
             self._listen(tree, self._patience(limits))
             self._compare(tree, limits)
         self._kill(tree)
 
     def _kill(self, tree: Tree) -> None:
-        """Again and again, since what is killed may just have forked. What cannot be killed (another user's by now, or
-        stuck in the kernel) is left to the zygote, and this keeper is not used again."""
+        """Kill the tree repeatedly, because a killed process might just have forked.
+
+        A process that cannot be killed (it changed its user, or is stuck in the kernel) is left to the zygote, and this
+        keeper is not reused.
+        """
         end, pause = time.monotonic() + KILL_SECONDS, SHORTEST_PAUSE
         while tree.reap():
             if time.monotonic() > end:
@@ -127,7 +131,7 @@ class Keeper:
         return WATCH_SECONDS if limits else None
 
     def _listen(self, tree: Tree, seconds: float | None) -> None:
-        """To the worker and to signals, for so long at most."""
+        """Wait for the worker and for signals, at most this many seconds."""
         poll = select.poll()
         poll.register(self._heard, select.POLLIN)
         if not self._ending:
@@ -151,7 +155,7 @@ class Keeper:
             self._kill_at = time.monotonic() + self._grace
 
     def _compare(self, tree: Tree, limits: Limits) -> None:
-        """What the whole tree uses with what it may."""
+        """Schedule the kill of a tree that exceeds its limits."""
         if self._kill_at is not None or not limits:
             return
         if limits.memory_bytes is not None and tree.uses_more_than(limits.memory_bytes):

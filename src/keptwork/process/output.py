@@ -1,7 +1,6 @@
-"""What a program writes, taken in as it comes and kept within a bound: the beginning, the end, and how much lies
-between.
+"""Collect what a program writes, within a limit: the start, the end, and the number of bytes between.
 
-However fast it writes, its reader takes a rest now and then, so that one that floods slows down itself and nobody else.
+The reader pauses after each full read, so that a program that floods its output slows down only itself.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ REST_SECONDS = 0.002
 LAST_CHUNKS = 64
 LOOK_BACK = 4096
 
-# What a terminal would obey rather than show: colours, titles, the cursor.
+# Sequences that a terminal would interpret: colors, titles, cursor movement.
 _CONTROL = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|[@-_])")
 
 
 class Kept:
-    """The beginning and the end of a stream."""
+    """The start and the end of a stream."""
 
     def __init__(self, most: int) -> None:
         self._half = most // 2
@@ -33,7 +32,7 @@ class Kept:
         self._dropped = 0
 
     def add(self, chunk: bytes) -> None:
-        """Takes in what comes next."""
+        """Append the next bytes."""
         room = self._half - len(self._head)
         if room > 0:
             self._head += chunk[:room]
@@ -50,29 +49,29 @@ class Kept:
 
     @property
     def cut(self) -> int:
-        """How many bytes are left out."""
+        """The number of bytes that were dropped."""
         self._forget()
         return self._dropped
 
     @property
     def content(self) -> bytes:
-        """All there is, with a note where something is left out."""
+        """The retained bytes, with a note where bytes were dropped."""
         note = f"\n[… {self.cut:,} bytes are left out here …]\n".encode() if self.cut else b""
         return bytes(self._head) + note + bytes(self._tail)
 
     @property
     def text(self) -> str:
-        """The same as text; what is not UTF-8 is marked."""
+        """The content as text, with replacement characters for invalid UTF-8."""
         return self.content.decode("utf-8", "replace")
 
     @property
     def first_line(self) -> str:
-        """The first line that says something, made harmless for a terminal."""
+        """The first nonblank line, without control characters."""
         lines = (harmless(line).strip() for line in self._head[:LOOK_BACK].decode("utf-8", "replace").splitlines())
         return next((line for line in lines if line), "")
 
     def last_lines(self, count: int, cleared: Callable[[str], str] = str) -> list[str]:
-        """The last lines that say something, made harmless for a terminal; `cleared` takes out what nobody may see."""
+        """Return the last nonblank lines, without control characters. `cleared` removes secrets."""
         end = bytes((self._tail if len(self._tail) > LOOK_BACK else self._head + self._tail)[-LOOK_BACK:])
         lines = (harmless(line).strip() for line in reversed(cleared(end.decode("utf-8", "replace")).splitlines()))
         said = [line for line in lines if line][:count]
@@ -80,7 +79,7 @@ class Kept:
 
 
 def harmless(text: str) -> str:
-    """What people may be shown anywhere.
+    """Return the text without control characters, for display anywhere.
 
     >>> harmless("\\x1b[31mred\\x1b[0m\\x07")
     'red '
@@ -89,7 +88,7 @@ def harmless(text: str) -> str:
 
 
 class Stream:
-    """A pipe that somebody writes into: what comes is kept, while the event loop runs."""
+    """A pipe that a program writes into. Its content is collected while the event loop runs."""
 
     def __init__(self, kept: Kept, heard: Callable[[Kept], None]) -> None:
         self._kept = kept
@@ -121,14 +120,17 @@ class Stream:
         return len(chunk)
 
     def _widen(self) -> None:
-        """One that writes much need not wait for the reader so often."""
+        """Widen the pipe of a program that writes much, so that it waits for the reader less often."""
         if self._size < WIDE_PIPE:
             with contextlib.suppress(OSError, AttributeError):
                 fcntl.fcntl(self._reading, fcntl.F_SETPIPE_SZ, WIDE_PIPE)
                 self._size = WIDE_PIPE
 
     def close(self) -> None:
-        """Takes what is in the pipe. If somebody still writes, only so much: this one did not let itself be ended."""
+        """Read what is left in the pipe.
+
+        The amount is limited, because a process that could not be ended might still write.
+        """
         if self._rest is None:
             self._loop.remove_reader(self._reading)
         else:

@@ -1,7 +1,8 @@
-"""Running a program as a tool: no shell, no other environment than the given one, nothing left behind, output bounded.
+"""Run a program as a tool: without a shell, with a given environment, bounded output, and no process left behind.
 
-A keeper watches over each (see `keeper`), forked from a zygote that has loaded next to nothing, so that a tool costs a
-few milliseconds more than the program itself. Its arguments arrive as they are, byte for byte, or it is not started.
+A keeper watches each tool (see `keeper`). It is forked from a zygote that has imported very little, so that a tool
+costs only a few milliseconds more than the program itself. The arguments arrive byte for byte, or the program is not
+started.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ LARGEST_ANSWER = 1 << 20
 LARGEST_STDIN = 16 << 20
 MOST_OUTPUT = 1 << 20
 LONGEST_ARGUMENT = (128 << 10) - 1
-"""Linux: 32 pages for one argument or variable, of which one byte ends it."""
+"""Linux allows 32 pages for one argument or variable, including its final NUL."""
 LONGEST_TOGETHER = 4 << 20
-"""More than Linux usually takes: what it refuses below that, it refuses itself."""
+"""Above the usual limit of Linux. Below it, the kernel refuses what is too long."""
 
 _MAY_PASS = (errno.EAGAIN, errno.ENOMEM, errno.ETXTBSY, errno.EMFILE, errno.ENFILE, errno.EIO, errno.EINTR)
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What to run: everything as the program will find it."""
+    """A program to run, exactly as it will be started."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
@@ -46,7 +47,7 @@ class Command:
 
 
 class Output:
-    """What a program has written so far; `heard` is told of what there is more."""
+    """The output of a program so far. `heard` is called when there is more."""
 
     def __init__(self, most: int = MOST_OUTPUT, heard: Callable[[Kept], None] = lambda kept: None) -> None:
         self.stdout, self.stderr = Kept(most), Kept(most)
@@ -54,12 +55,12 @@ class Output:
 
     @property
     def truncated(self) -> bool:
-        """Whether something of it was left out."""
+        """Whether any output was dropped."""
         return bool(self.stdout.cut or self.stderr.cut)
 
 
 class NotStarted(Exception):
-    """The program could not be started; `may_pass` says whether that may be otherwise later."""
+    """The program could not be started. `may_pass` is whether a retry might succeed."""
 
     def __init__(self, what: str, may_pass: bool = False) -> None:
         super().__init__(what)
@@ -67,15 +68,17 @@ class NotStarted(Exception):
 
 
 class Tools:
-    """Where one worker's tools run."""
+    """Runs the tools of one worker."""
 
     def __init__(self, program: str = PROGRAM, grace: float | None = None) -> None:
         self._cages = Cages(program, [], GRACE_SECONDS if grace is None else grace)
 
     async def run(self, command: Command, output: Output) -> Ending:
-        """How the program ended, when nothing of it is left. Cancelled, it ends the program with all it started:
-        SIGTERM, and after a grace SIGKILL. One that cannot be started is `NotStarted`, one that cannot be asked for is
-        `BadInput`."""
+        """Run a program and return how it ended, when all its processes are gone.
+
+        If this call is cancelled, it ends the program and its children with SIGTERM and, after a grace period, SIGKILL.
+        Raise `NotStarted` if the program cannot be started, and `BadInput` if the command is invalid.
+        """
         check(command)
         request = json.dumps({"argv": command.argv, "env": dict(command.env), "cwd": command.cwd}).encode()
         with _streams(command.stdin, output) as files:
@@ -88,12 +91,12 @@ class Tools:
         return ending
 
     async def close(self) -> None:
-        """Ends whatever is left."""
+        """End every process that is left."""
         await self._cages.close()
 
 
 def check(command: Command) -> None:
-    """Refuses what could not arrive as it is."""
+    """Raise `BadInput` for a command that could not arrive unchanged."""
     if not command.argv or not command.argv[0]:
         raise BadInput(what="there is no program to run: the command is empty")
     lengths = [_length(f"argument {place}" if place else "the program", one) for place, one in enumerate(command.argv)]
@@ -110,7 +113,7 @@ def check(command: Command) -> None:
 
 
 def _length(what: str, text: str, inherited: bool = False) -> int:
-    """Of the text as the program gets it. What is inherited need not be text: it is passed on as it came."""
+    """Return the length of the text in bytes. Inherited text need not be UTF-8, because it is passed on unchanged."""
     if "\0" in text:
         raise BadInput(what=f"{what} holds a NUL, which no program can be given")
     try:
@@ -133,7 +136,7 @@ def _too_much(length: int) -> str:
 
 @contextlib.contextmanager
 def _streams(stdin: bytes, output: Output) -> Iterator[list[int]]:
-    """Descriptors for the program's standard streams."""
+    """Yield the file descriptors for the program's standard streams."""
     with contextlib.ExitStack() as stack:
         files = [_filled(stdin)]
         stack.callback(os.close, files[0])
@@ -145,7 +148,7 @@ def _streams(stdin: bytes, output: Output) -> Iterator[list[int]]:
 
 
 def _filled(stdin: bytes) -> int:
-    """A file that holds it, so that nobody has to write while the program reads, or waits for one that does not."""
+    """Return a file that holds the input, so that no process has to write while the program reads."""
     if not stdin:
         return os.open(os.devnull, os.O_RDONLY)
     with os.fdopen(os.memfd_create("stdin"), "w+b") if ON_LINUX else tempfile.TemporaryFile() as file:
@@ -155,7 +158,7 @@ def _filled(stdin: bytes) -> int:
 
 
 def _begun(talk: Talk) -> None:
-    """A tool is not asked to stop but ended."""
+    """Do nothing: a tool is ended, not asked to stop."""
 
 
 async def _nothing_aside(asked: bytes) -> Any:

@@ -1,8 +1,8 @@
-"""The program of a tool's own process: what a keeper's child does to become the tool.
+"""The program module of a tool's process: what a keeper's child does to become the tool.
 
-It gets everything over its line: the arguments, the environment, the folder, and the three standard streams as open
-files. The line closes by itself when the tool begins, so that silence means it has; what is answered instead is why it
-could not begin. Nothing but the streams is open in the tool, and no signal is ignored or blocked.
+The process receives everything over its connection: arguments, environment, working directory, and the three standard
+streams as open files. The connection closes automatically when the tool starts, so silence means success. Otherwise the
+answer says why the tool could not start. In the tool, only the streams are open, and no signal is ignored or blocked.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _NOT_HERE = (errno.ENOENT, errno.ENOTDIR, errno.EACCES)
 
 
 def prepare(what: Any) -> None:
-    """There is nothing to load."""
+    """Do nothing: there is nothing to load."""
 
 
 def run(what: Any, talk: socket.socket) -> None:
-    """Becomes the tool; returns only if that cannot be."""
+    """Become the tool. Return only if that fails."""
     line = socket.socket(fileno=_beyond_standard(talk.detach()))
     try:
         received = receive(line)
@@ -42,12 +42,12 @@ def run(what: Any, talk: socket.socket) -> None:
 
 
 def _beyond_standard(descriptor: int) -> int:
-    """The same file, where no standard stream will be put, and closed when the tool begins."""
+    """Duplicate the descriptor above the standard streams, and close the duplicate on exec."""
     return int(fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, FIRST_FREE))
 
 
 def _become(order: dict[str, Any], files: list[int], line: int) -> dict[str, Any]:
-    """What kept it from it, and where it has looked."""
+    """Set up the process and execute the program. Return why that failed."""
     argv, environment = [_bytes(part) for part in order["argv"]], _environment(order["env"])
     try:
         if order["cwd"] is not None:
@@ -58,14 +58,17 @@ def _become(order: dict[str, Any], files: list[int], line: int) -> dict[str, Any
         os.dup2(file, number)
     os.closerange(FIRST_FREE, line)
     os.closerange(line + 1, PAST_LAST)
-    for number in _CHANGEABLE:  # Python ignores some, and who started the worker may ignore others
+    for number in _CHANGEABLE:  # Python ignores some signals, and the parent of the worker can ignore others
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     return _executed(argv, environment)
 
 
 def _executed(argv: list[bytes], environment: dict[bytes, bytes]) -> dict[str, Any]:
-    """As a shell looks for a program: one that may not be run does not end the search, but is told about."""
+    """Search for the program as a shell does, and execute it.
+
+    A file that cannot be executed does not end the search, but is reported.
+    """
     number, found, tried = errno.ENOENT, None, []
     for path in _places(argv[0], environment.get(b"PATH", b"")):
         tried.append(os.fsdecode(os.path.dirname(path)))
@@ -80,7 +83,7 @@ def _executed(argv: list[bytes], environment: dict[bytes, bytes]) -> dict[str, A
 
 
 def _places(program: bytes, search: bytes) -> Iterator[bytes]:
-    """Never the working directory, unless that is what was said."""
+    """Yield the paths to try. The working directory is not searched, unless the program is a path in it."""
     if b"/" in program:
         yield program
     else:
@@ -92,5 +95,5 @@ def _environment(given: dict[str, str]) -> dict[bytes, bytes]:
 
 
 def _bytes(text: str) -> bytes:
-    """What was no text on the worker's side comes back as the bytes it was."""
+    """Return the bytes that the worker decoded with surrogate escapes."""
     return text.encode("utf-8", "surrogateescape")

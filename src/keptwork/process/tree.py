@@ -1,4 +1,4 @@
-"""A process and all its descendants, also those that called setsid and lost their parents."""
+"""A process and all its descendants, including those that called setsid and lost their parents."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def children(pid: int) -> list[int]:
-    """The living and the not yet reaped; none where there is no /proc."""
+    """Return the children of a process, including those not yet reaped. Without /proc, there are none."""
     try:
         tasks = os.listdir(f"/proc/{pid}/task")
         return [child for task in tasks for child in _children_of_thread(pid, task)]
@@ -23,7 +23,7 @@ def children(pid: int) -> list[int]:
 
 
 def descendants(pid: int) -> list[int]:
-    """Parents before their children."""
+    """Return the descendants of a process, parents before their children."""
     found = children(pid)
     for each in found:
         found += children(each)
@@ -32,13 +32,13 @@ def descendants(pid: int) -> list[int]:
 
 def signal_all(pids: list[int], number: signal.Signals) -> None:
     for pid in pids:
-        # Gone meanwhile, or turned into another user's by setuid: that one is beyond us.
+        # The process is gone, or it changed its user and cannot be signalled.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
 
 
 class Tree:
-    """What a keeper has started: the leader, and everything that came of it. The caller adopts orphans."""
+    """The process tree of a keeper: the leader and its descendants. The caller adopts orphans."""
 
     def __init__(self, leader: int) -> None:
         self.leader = leader
@@ -47,7 +47,7 @@ class Tree:
         self.peak_bytes = 0
 
     def reap(self) -> bool:
-        """Takes in the dead; whether anything is still alive."""
+        """Reap dead processes, and return whether any is still alive."""
         while True:
             try:
                 pid, status, used = os.wait4(-1, os.WNOHANG)
@@ -64,18 +64,20 @@ class Tree:
         self.send_group(number)
 
     def send_group(self, number: signal.Signals) -> None:
-        """Where there is no /proc the leader's process group is all there is; what called setsid escapes."""
+        """Signal the leader's process group, but only without /proc. A process that called setsid then escapes."""
         if not HAS_PROC:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.leader, number)
 
     def used_cpu_seconds(self) -> float:
-        """By all of the tree, the dead included."""
+        """Return the CPU time of the whole tree, including dead processes."""
         return self.cpu_seconds + sum(_cpu_seconds(pid) for pid in descendants(os.getpid()))
 
     def uses_more_than(self, size: int) -> bool:
-        """Whether the tree has more memory in use. Pages that several share count once; that is slow to find out, so
-        only when it could matter."""
+        """Return whether the tree uses more memory than `size`.
+
+        Shared pages count once. That is slow to measure, so it is done only if the resident sizes exceed the limit.
+        """
         pids = descendants(os.getpid())
         return sum(map(_resident_bytes, pids)) > size and sum(map(_own_bytes, pids)) > size
 
@@ -89,7 +91,7 @@ def _all() -> Iterator[int]:
 
 
 def _stat(pid: int) -> list[bytes]:
-    """From the state on: what stands before it, the name, may hold anything."""
+    """Return the fields from the state on. The process name before them can contain any character."""
     try:
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
@@ -102,7 +104,7 @@ def _parent(pid: int) -> int | None:
 
 
 def _cpu_seconds(pid: int) -> float:
-    """Its own, and of the children it has waited for."""
+    """Return the CPU time of a process and of the children it has waited for."""
     return sum(map(int, _stat(pid)[11:15])) / TICKS
 
 

@@ -1,8 +1,9 @@
-"""The zygote: a process with one thread that has imported what is needed, and forks a keeper when asked for one.
+"""The zygote: a single-threaded process that has imported what is needed, and forks a keeper on request.
 
-It is started afresh, never forked from a worker with its threads and connections: `python -m keptwork.process.zygote FD
-PID PROGRAM`. The program is a module with two functions: `prepare(what)`, called before the fork, and
-`run(what, talk)`, called in a process of its own. What a killed keeper leaves behind falls to the zygote, and is ended.
+It is started as a new process, never forked from a worker with threads and connections: `python -m
+keptwork.process.zygote FD PID PROGRAM`. The program is a module with two functions. `prepare(what)` is called before
+the fork, and `run(what, talk)` is called in the forked process. The zygote adopts and ends what a killed keeper leaves
+behind.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ SWEEP_MS = 10
 
 
 class Zygote:
-    """Forks keepers for one worker, until that hangs up."""
+    """Forks keepers for one worker until the worker disconnects."""
 
     def __init__(self, line: socket.socket, program: Any) -> None:
         self._line = line
         self._program = program
-        self._keepers = set(children(os.getpid()))  # what an import has started is no keeper, but no orphan either
+        self._keepers = set(children(os.getpid()))  # a process that an import started is neither a keeper nor an orphan
         self._heard, self._bell = os.pipe()
         for end in (self._heard, self._bell):
             os.set_blocking(end, False)
@@ -53,9 +54,9 @@ class Zygote:
                     self._fork(*received[1])
 
     def _fork(self, line: int) -> None:
-        """A keeper at the other end of this line; without one, the worker finds that nobody is there."""
+        """Fork a keeper for this connection. If the fork fails, the worker finds the connection closed."""
         zygote = os.getpid()
-        with contextlib.suppress(OSError):  # no more processes allowed
+        with contextlib.suppress(OSError):  # no more processes are allowed
             keeper = os.fork()
             if not keeper:
                 bonds.run_and_exit(lambda: self._keep(zygote, line))
@@ -63,7 +64,7 @@ class Zygote:
         os.close(line)
 
     def _keep(self, zygote: int, line: int) -> None:
-        """In the child."""
+        """Run a keeper, in the forked child."""
         bonds.die_with(zygote, signal.SIGTERM)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -73,7 +74,7 @@ class Zygote:
         Keeper(socket.socket(fileno=line), self._program.prepare, self._program.run).serve()
 
     def _sweep(self) -> bool:
-        """Takes in the dead and ends what a keeper left behind, which then is a child of ours; whether some is left."""
+        """Reap dead children, kill what a dead keeper left behind, and return whether anything is left."""
         while (dead := _dead_child()) is not None:
             self._keepers.discard(dead)
         orphans = [pid for pid in children(os.getpid()) if pid not in self._keepers]
@@ -98,11 +99,11 @@ def main(descriptor: str, worker: str, program: str) -> None:
     sys.path[:] = orders["path"]
     module = importlib.import_module(program)
     for what in orders["preload"]:
-        with contextlib.suppress(Exception, SystemExit):  # whoever needs it is told
+        with contextlib.suppress(Exception, SystemExit):  # the failure is reported to the first caller that needs it
             module.prepare(what)
     bonds.flush()
     gc.collect()
-    gc.freeze()  # so that no collection after a fork copies what is shared
+    gc.freeze()  # so that no collection after a fork copies shared pages
     Zygote(line, module).serve()
 
 

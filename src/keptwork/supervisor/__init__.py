@@ -1,1 +1,1 @@
-"""Supervision: worker processes started, watched and replaced on one machine. Commands come through the database."""
+"""Start, watch, and replace worker processes on one host. Commands arrive through the database."""

@@ -1,4 +1,4 @@
-"""One worker process: started without a shell, listened to, and ended with everything it started."""
+"""One worker process: started without a shell, followed, and ended with everything it started."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Child:
 
     @classmethod
     async def start(cls, place: int, argv: Sequence[str], name: str, said: Callable[[int, str], None]) -> Child:
-        """Its output goes to the supervisor's stderr, its words line by line through `said`."""
+        """Start a process. Its stdout goes to the supervisor's stderr, and its stderr is passed to `said` by line."""
         reading, writing = os.pipe()
         try:
             bond = Bond(name, os.getpid(), writing)
@@ -52,7 +52,7 @@ class Child:
                 stderr=asyncio.subprocess.PIPE,
                 env={**os.environ, **bond.environment},
                 pass_fds=(writing,),
-                process_group=0,  # so that Ctrl-C is the supervisor's to hear
+                process_group=0,  # so that only the supervisor receives Ctrl-C
             )
         except BaseException:
             os.close(reading)
@@ -73,14 +73,14 @@ class Child:
 
     @property
     def lived(self) -> float:
-        """For how many seconds."""
+        """Seconds since the process started."""
         return time.monotonic() - self.started_at
 
     async def ended(self) -> int:
-        """Its exit code, once it has ended and everything it said was heard."""
+        """Wait until the process has ended and its output was read, and return its exit code."""
         code = await self.process.wait()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(1.0):  # what it started may hold the pipe open
+            async with asyncio.timeout(1.0):  # a process that it started can hold the pipe open
                 await asyncio.shield(self._listening)
                 await asyncio.shield(self._hearing)
         self._listening.cancel()
@@ -92,12 +92,12 @@ class Child:
             signal_all([self.pid], number)
 
     def kill(self) -> None:
-        """With everything it started, as far as that can be found; what was left behind, the supervisor adopts."""
+        """Kill the process and its descendants, as far as they can be found. The supervisor adopts the rest."""
         if self.alive:
             signal_all([self.pid, *descendants(self.pid)], signal.SIGKILL)
 
     async def _hear_from(self, reading: int) -> None:
-        """Read the one line that reports it up, or refused."""
+        """Read the single line that reports that the worker has started, or why it refused to start."""
         reader = asyncio.StreamReader()
         protocol = asyncio.StreamReaderProtocol(reader)
         pipe = os.fdopen(reading, "rb", buffering=0)
@@ -129,7 +129,7 @@ class Child:
 
 
 def described(code: int) -> str:
-    """How a process ended, in words.
+    """Describe how a process ended.
 
     >>> described(-9), described(3), described(7)
     ('was killed by SIGKILL', 'was terminated', 'died with exit code 7')

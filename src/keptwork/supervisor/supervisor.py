@@ -1,11 +1,11 @@
-"""The supervisor: keeps as many worker processes running on this machine as it was asked to.
+"""The supervisor keeps a fixed number of worker processes running on this host.
 
     post 1 … post N     each: start a worker → wait for its end → back off if it died at start → start another
-    watch               looks at the rows of its workers, and makes sure that those that were terminated are gone
-    watchman            ends workers, anybody's, that were not heard of for too long
+    watch               reads the rows of its workers, and kills those that were terminated and still run
+    watchman            terminates workers, of any supervisor, that have no heartbeat
 
-A worker carries out by itself what is asked of it through the database; the supervisor is there for the one that
-cannot. It needs a process of its own: whatever its workers leave behind becomes its child, and is ended.
+A worker executes orders from the database itself; the supervisor is there for a worker that cannot. It needs a process
+of its own, because it adopts and kills every process that its workers leave behind.
 """
 
 from __future__ import annotations
@@ -49,15 +49,17 @@ STARTED, UP, ENDED, REPLACED, WAITS, CHANGED, KILLED = (
 
 
 class Tell(Protocol):
-    """Hears of everything that happens, one thing at a time."""
+    """Reports events, one at a time."""
 
     def __call__(self, event: str, message: str, **facts: Any) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How many workers, the command that starts one, and how long they may take to end; a worker silent for `silent_us`
-    is given up."""
+    """The number of workers, the command that starts one, and the grace period for their end.
+
+    A worker without a heartbeat for `silent_us` is terminated.
+    """
 
     workers: int
     argv: Sequence[str]
@@ -66,7 +68,7 @@ class Plan:
 
 
 def backoff(failures: int) -> float:
-    """How many seconds to wait before a worker is started again that died at start so many times in a row.
+    """Return the seconds to wait before the restart of a worker that died at start this many times in a row.
 
     >>> backoff(1), backoff(2), backoff(4), backoff(50)
     (0.5, 1.0, 4.0, 30.0)
@@ -75,7 +77,7 @@ def backoff(failures: int) -> float:
 
 
 class Supervisor:
-    """Runs until it is stopped. `said` hears what its workers say, by place and line by line."""
+    """Runs until it is stopped. `said` receives the output of its workers, by place and line."""
 
     def __init__(self, plan: Plan, tell: Tell, said: Callable[[int, str], None]) -> None:
         self._plan = plan
@@ -111,7 +113,7 @@ class Supervisor:
         return self._replaced
 
     def stop(self) -> None:
-        """The first time every worker may finish what it has begun, within its grace; the second time it is killed."""
+        """Let every worker finish its running jobs within the grace period. On the second call, kill them."""
         hard = self._stopping.is_set()
         self._stopping.set()
         for child in self._children.values():
@@ -122,13 +124,15 @@ class Supervisor:
                 self._kill_within(child, self._grace)
 
     def restart(self) -> None:
-        """Replaces all workers one after the other, each new one up before an old one drains. If a new one does not
-        come up, the old ones stay."""
+        """Replace all workers one after the other. Each new worker starts before an old one drains.
+
+        If a new worker does not start, the old workers stay.
+        """
         if (self._restarting is None or self._restarting.done()) and not self._stopping.is_set():
             self._restarting = asyncio.create_task(self._roll())
 
     def standing(self) -> str:
-        """What is so at this moment, in a line."""
+        """Describe the current state in one line."""
         states = Counter(child.state or "starting" for child in self._children.values())
         parts = [f"{count} {state}" for state, count in sorted(states.items())]
         now = time.monotonic()
@@ -139,7 +143,7 @@ class Supervisor:
     # --- posts
 
     async def _post(self, place: int) -> None:
-        """A place that always has a worker."""
+        """Run one worker after another in this place."""
         failures = 0
         while not self._stopping.is_set() or place in self._next:
             child = self._next.pop(place, None) or await self._start(place)
@@ -157,8 +161,10 @@ class Supervisor:
                 await self._wait_before_next(place, failures)
 
     def _refuses_to_start(self, child: Child) -> bool:
-        """Return whether a worker refused its database before any worker was up. Later refusals are retried: workers
-        that are still running may outlive a release that cannot start."""
+        """Return whether a worker refused its database before any worker was running.
+
+        Later refusals are retried, because running workers can outlive a release that cannot start.
+        """
         self._was_up |= any(one.registered.is_set() for one in (child, *self._children.values()))
         return child.refusal is not None and not self._was_up
 
@@ -170,12 +176,12 @@ class Supervisor:
             self._starting -= 1
         self._children[child.pid] = child
         self._tell(STARTED, f"worker {place} is started as process {child.pid}", place=place, pid=child.pid)
-        if self._stopping.is_set():  # asked while it was being started
+        if self._stopping.is_set():  # a stop was requested during the start
             child.send(signal.SIGTERM)
         return child
 
     async def _bury(self, child: Child, code: int) -> bool:
-        """Return whether it has died with a job in hand."""
+        """Return whether the worker died with jobs in hand."""
         self._children.pop(child.pid, None)
         how = described(code)
         last = list(child.tail) if code not in ORDERLY else []
@@ -229,7 +235,7 @@ class Supervisor:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            with contextlib.suppress(StoreError):  # out of reach: the workers themselves say so
+            with contextlib.suppress(StoreError):  # unreachable: the workers report it themselves
                 await self._look()
             for child in list(self._children.values()):
                 if child.alive and child.kill_at is not None and time.monotonic() >= child.kill_at:
@@ -245,7 +251,7 @@ class Supervisor:
             self._note(known[row["id"]], standing)
 
     def _note(self, child: Child, standing: Standing) -> None:
-        """A change of state is told; one that was ended gets only so much time to be gone."""
+        """Report a change of state, and limit the time that a terminated worker has to end."""
         before, child.state = child.state, standing.state
         if before != standing.state:
             by = f" by {actor_name(standing.actor)}" if before and standing.actor else ""
@@ -255,7 +261,8 @@ class Supervisor:
             self._tell(CHANGED, words, place=child.place, worker=self._id(child), state=standing.state, **facts)
         order = understood(standing)
         if order is not None and order.how != "drain":
-            hard = order.how == "hard" and standing.actor != f"w:{child.worker}"  # what ends itself is closing down
+            # a worker that ended itself is shutting down
+            hard = order.how == "hard" and standing.actor != f"w:{child.worker}"
             self._kill_within(child, HARD_SECONDS if hard else self._grace)
 
     def _kill_within(self, child: Child, seconds: float) -> None:
@@ -269,7 +276,7 @@ class Supervisor:
         child.kill()
 
     async def _swept(self) -> bool:
-        """Return whether nothing is left of what dead workers have started."""
+        """Return whether nothing is left of the processes that dead workers started."""
         for _ in range(SWEEPS):
             if not self._sweep():
                 return True
@@ -277,8 +284,11 @@ class Supervisor:
         return False
 
     def _sweep(self) -> bool:
-        """Ends what dead workers have left behind: children of ours that are no workers, and returns whether something
-        may be left. A worker that is just being started is not known yet, so then it waits for the next time."""
+        """Kill what dead workers left behind, and return whether anything might be left.
+
+        Those are children of this process that are no workers. A worker that is being started is not known yet, so the
+        sweep waits for the next time.
+        """
         left: list[int] = []
         if not self._starting:
             left = [pid for pid in children(os.getpid()) if pid not in self._children]
@@ -295,7 +305,7 @@ class Supervisor:
         await Watchman(store, self._plan.silent_us, self._actor).run()
 
     async def _open(self, *told: Child) -> Store | None:
-        """The workers' database, known from the first of them that came up."""
+        """Return the workers' database, known from the first worker that has registered, or None."""
         url = next((child.database for child in (*told, *self._children.values()) if child.database), None)
         async with self._opening:
             if self._store is None and url is not None:
@@ -304,8 +314,10 @@ class Supervisor:
         return self._store
 
     async def _close_row(self, child: Child, how: str, alone: bool) -> bool:
-        """Terminate the row of a worker that died without a word, and return whether it had jobs in hand. Jobs are
-        reclaimed now: the process is gone, and if it is `alone` so is all that it started."""
+        """Terminate the row of a worker that died without a report, and return whether it had jobs in hand.
+
+        Its jobs are reclaimed immediately if it is `alone`: the process and everything it started are gone.
+        """
         worked = 0
         with contextlib.suppress(StoreError):
             store = await self._open(child)
@@ -326,7 +338,7 @@ class Supervisor:
 
     @property
     def _grace(self) -> float:
-        """How long a worker may take that was asked to end by itself."""
+        """Seconds that a worker has to end after a request."""
         return self._plan.grace_us / 1_000_000 + END_SECONDS
 
     @property
