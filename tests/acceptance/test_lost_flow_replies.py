@@ -141,5 +141,5 @@ async def test_a_step_ends_and_the_next_begins_once_whichever_answer_is_lost(lin
 
 
 async def test_a_worker_that_forgets_what_it_has_claimed_is_caught_by_the_same_check(line: Line) -> None:
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError, match=r"^assert \[\] == \[\d+\]"):
         await line.each_answer_lost(settling(line, await worker(line.direct), forgets=True))

@@ -90,4 +90,5 @@ def test_workers_that_take_their_name_for_the_owner_are_caught_by_the_same_check
 def check_twin(url: str) -> None:
     with stage(url, seed=12, twin="same-name") as on:
         restart_again_and_again(on, NAMES[:1], 1, patience=9)
-        assert on.examine().lost
+        lost = on.examine().lost
+        assert any(job.endswith(("is assigned", "is running")) for job in lost), lost

@@ -77,7 +77,9 @@ async def nothing(store: Store) -> None:
 
 
 async def jobs_are(store: Store, ids: list[int]) -> None:
-    assert sorted(row["id"] for row in await store.jobs(limit=1000, columns=("id",))) == sorted(ids)
+    assert sorted(row["id"] for row in await store.jobs(limit=1000, columns=("id",))) == sorted(ids), (
+        "there are other jobs"
+    )
 
 
 # --- enqueue
@@ -116,7 +118,7 @@ def claim(start: bool) -> Make:
 
 async def claimed_two(store: Store, given: tuple[int, list[int]], got: list[int]) -> None:
     owner, ids = given
-    assert got == ids[:2]
+    assert got == ids[:2], "it got other jobs than the first time"
     rows = await store.rows(JOB, ids, ("id", "owner"))
     assert sorted(row["id"] for row in rows if row["owner"] == owner) == got
 
@@ -200,7 +202,7 @@ def create(name: str) -> Make:
 
 def created(name: str) -> Check:
     async def check(store: Store, _: Any, id: int) -> None:
-        assert await store.counts(LIFECYCLES[name]) == (1, 0)
+        assert await store.counts(LIFECYCLES[name]) == (1, 0), "there is another one"
         assert len(await store.rows(LIFECYCLES[name], [id])) == 1
 
     return check

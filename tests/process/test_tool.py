@@ -85,6 +85,7 @@ async def test_the_check_of_arguments_would_notice_a_shell(tools: Tools) -> None
         _, output = await run(tools, "sh", "-c", " ".join(("exec", "printf", "'%s\\0'", *argv)))
         return output.stdout.content
 
+    assert await through_a_shell(("a", "b")) == b"a\0b\0"
     for argv in (HOSTILE[0], HOSTILE[1], HOSTILE[3]):
         assert await through_a_shell(argv) != b"".join(part.encode() + b"\0" for part in argv)
 

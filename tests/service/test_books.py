@@ -150,5 +150,5 @@ def test_a_reserve_that_forgets_what_is_reserved_is_caught_by_the_same_check(
         return shipped([one._replace(reserved_micros=0) for one in found], ceiling)
 
     monkeypatch.setattr(spending, "refusing", forgetful)
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError, match=r"\('reserve', .*Reserved\("):
         check_books(sqlite_url, 5)

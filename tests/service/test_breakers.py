@@ -369,8 +369,7 @@ async def test_tellers_that_do_not_lock_are_caught_by_the_same_check(
 ) -> None:
     leave_out(monkeypatch, "lock_breaker", r"\{for_change\}")
     store = await open_store(postgres_copy)
-    with pytest.raises(AssertionError):
-        assert await failures_counted(store, 6, 2) == [12, 12]
+    assert min(await failures_counted(store, 6, 2)) < 12
     await store.close()
 
 

@@ -203,5 +203,5 @@ async def test_a_doctor_who_lets_nothing_begin_is_caught(
         for seed in range(5):
             await all_end_after_the_doctor(store, database_url, seed, 8)
 
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError, match=r"\{'id': \d+, 'created_at'"):
         await several()
