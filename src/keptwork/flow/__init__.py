@@ -1,1 +1,1 @@
-"""Flows: what a file says, which steps are ready, what to do next. Pure: no I/O, no clock, no database."""
+"""Flow definitions: parsing and checks, ready steps, and what happens next. Pure: no I/O, clock, or database."""

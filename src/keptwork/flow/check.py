@@ -1,4 +1,4 @@
-"""From a document to a flow: everything wrong with it at once, each with its line and what was expected."""
+"""Turn a document into a flow, or report every problem at once, each with its line and what was expected."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 
 def load(text: str, source: str) -> Flow:
-    """The flow in a text; one that cannot be is `BadFlow`, which names every problem and its line."""
+    """Return the flow in a text. Raise `BadFlow`, with every problem and its line, if it is invalid."""
     return checked(read(text, source))
 
 
 def checked(document: Document) -> Flow:
-    """The flow a document describes; one that cannot be is `BadFlow`."""
+    """Return the flow that a document describes. Raise `BadFlow` if it is invalid."""
     source = document.source
     if not isinstance(document.data, dict):
         raise BadFlow.of(source, [Problem(1, "a flow is a mapping with a name and steps")])
@@ -47,7 +47,7 @@ def checked(document: Document) -> Flow:
 
 
 def insist(flow: Flow) -> None:
-    """A flow that did not come from a file must not contradict itself either."""
+    """Raise `BadFlow` if a flow that did not come from a file contradicts itself."""
     if problems := sorted(set(_contradictions(Document(flow.name, {}, {}), flow))):
         raise BadFlow.of(flow.name, problems)
 
@@ -58,12 +58,12 @@ def _misfits(document: Document, error: ValidationError) -> Iterator[Problem]:
 
 
 def _known(path: Path) -> Iterable[str]:
-    """The keys there may be in a place."""
+    """Return the keys that are allowed in this place."""
     model = Step if len(path) > 1 and path[0] == "steps" else Input if path[0] == INPUTS and len(path) > 2 else Flow
     return (field.alias or name for name, field in model.model_fields.items())
 
 
-# --- what only shows when the parts are looked at together
+# --- problems that involve several parts
 
 
 def _contradictions(document: Document, flow: Flow) -> Iterator[Problem]:
@@ -106,7 +106,7 @@ def _unknown_dependencies(document: Document, flow: Flow) -> Iterator[Problem]:
 
 
 NOT_IN_RUNS = ("when", "depends_on", "for_each")
-"""What has no meaning where steps go in strict order."""
+"""Keys that are not allowed in a run, because its steps run in strict order."""
 
 
 def _run_rules(document: Document, flow: Flow) -> Iterator[Problem]:
@@ -120,7 +120,7 @@ def _run_rules(document: Document, flow: Flow) -> Iterator[Problem]:
 
 
 def _settings(document: Document, flow: Flow) -> Iterator[Problem]:
-    """Of steps, what no program could be run with."""
+    """Yield settings of steps that no program could run with."""
     for place, step in enumerate(flow.steps):
         if step.timeout is not None and (wrong := no_time(step.timeout)):
             yield Problem(document.line(("steps", place, "timeout")), f"steps[{place + 1}].timeout: {wrong}")
@@ -130,7 +130,7 @@ def _settings(document: Document, flow: Flow) -> Iterator[Problem]:
 
 
 def no_time(span: str) -> str | None:
-    """What is said of a timeout that is over before anything could begin."""
+    """Return the problem with a timeout of zero, or None."""
     return None if span_us(span) else f"{span!r} leaves no time at all; write a duration like 30s, 10m, 1h30m or 7d"
 
 
@@ -156,12 +156,14 @@ MEANT_FOR = {
     "queue": (*_OF_JOBS, "crew"),
     "budget_usd": ("agent",),
 }
-"""The kinds of steps that a key has a meaning in, if not in all."""
+"""The kinds of steps that allow a key. Other keys are allowed in all kinds."""
 
 
 def _kind_rules(document: Document, flow: Flow) -> Iterator[Problem]:
-    """What is said of a step that no job carries out, and would be passed over. Not a part of the model: definitions
-    that are kept are still understood."""
+    """Yield keys that a step of this kind would ignore.
+
+    These rules are not part of the model, so that stored definitions stay valid.
+    """
     for place, step in enumerate(flow.steps):
         for key in _said(step, MEANT_FOR):
             if step.kind not in MEANT_FOR[key]:
@@ -175,11 +177,11 @@ NOT_INLINE = {
     "timeout": "a function that takes longer than a second gets a job of its own anyway",
     "queue": "it goes with the other steps of its flow",
 }
-"""What has no meaning in a step with `inline: true`, and why."""
+"""Keys that are not allowed in a step with `inline: true`, with the reasons."""
 
 
 def _inline_rules(document: Document, flow: Flow) -> Iterator[Problem]:
-    """What is said of a step that has no job of its own, and would be passed over."""
+    """Yield keys that an inline step would ignore, because it has no job of its own."""
     for place, step in enumerate(flow.steps):
         if step.inline:
             for key in _said(step, NOT_INLINE):
@@ -188,7 +190,7 @@ def _inline_rules(document: Document, flow: Flow) -> Iterator[Problem]:
 
 
 def _said(step: Step, keys: Mapping[str, object]) -> Iterable[str]:
-    """Which of these keys a step has: of most steps none."""
+    """Return which of these keys a step sets. Most steps set none."""
     said = step.model_fields_set
     return () if said.isdisjoint(keys) else sorted(said & keys.keys())
 
@@ -203,7 +205,10 @@ def _defaults(document: Document, flow: Flow) -> Iterator[Problem]:
 
 
 def misfit(wanted: Input, value: object) -> str | None:
-    """Why a value cannot be given for an input; none if it can. Null can be given where `default: null` is written."""
+    """Return why an input cannot have this value, or None.
+
+    Null is allowed if the input declares `default: null`.
+    """
     if value is None and wanted.default is None and "default" in wanted.model_fields_set:
         return None
     if (isinstance(value, bool) and wanted.type != "boolean") or not isinstance(value, _TYPES[wanted.type]):
@@ -223,7 +228,7 @@ def _is_json(value: object) -> bool:
 
 
 def _references(document: Document, flow: Flow) -> Iterator[Problem]:
-    # Made when the first reference is met: for thousands of steps it takes a while, and most refer to none.
+    # Created at the first reference: it is slow for thousands of steps, and most have no references.
     earlier = cache(lambda: graph.Before(flow.dependencies))
     known = {step.id: step for step in flow.steps}
     for place, step in enumerate(flow.steps):
@@ -248,7 +253,7 @@ def _wrong_in(flow: Flow, step: Step, known: Mapping[str, Step], earlier: Callab
 
 
 def ill_given(step: Step, inner: Flow) -> Iterator[tuple[Path, str]]:
-    """What is wrong with what a step gives the flow inside it, as far as it is known before it runs, and where."""
+    """Yield the problems, with their places, in the inputs that a step passes to its flow, as far as they are known."""
     for name, value in step.with_.items():
         if name not in inner.inputs:
             known = ", ".join(inner.inputs) or "none"
@@ -283,7 +288,7 @@ def _dangling(
 
 
 def _inside_text(step: Step, reference: Reference) -> str | None:
-    """What is said of a way into what a program printed, which is text."""
+    """Return the problem with a path into the output of a program, which is text, or None."""
     stream, rest = reference.path[0], reference.path[1:]
     if step.kind not in ("tool", "command") or stream not in program.STREAMS or rest in ((), (program.RAW,)):
         return None
@@ -293,7 +298,7 @@ def _inside_text(step: Step, reference: Reference) -> str | None:
 
 
 def _unknown_value(step: Step, name: str | int) -> str | None:
-    """What is said of a value that a step will never have."""
+    """Return the problem with a value that a step never has, or None."""
     if step.values is None or name in step.values:
         return None
     whose = "a step with for_each" if step.for_each else f"a step of kind {step.kind}"

@@ -1,4 +1,4 @@
-"""What follows for crews: who gets workers, and when one has ended. Pure: what is asked of the store goes in."""
+"""Decide which crews and shares get workers, and when a crew finishes. Pure: the caller passes what the store holds."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from keptwork.lifecycle.guards import MAX_DEPTH
 from keptwork.lifecycle.job import JOB, SUCCEEDED
 
 QUOTAS = (10, 8, 5, 3, 2, 1)
-"""How many workers the crews of each depth have at once, from the outermost on, unless something else was said."""
+"""Default quotas: the maximum concurrent workers of all crews at each depth, from the outermost."""
 
 DEPTHS = range(MAX_DEPTH + 1)
 
 
 class LetGo(NamedTuple):
-    """The shares that go on, and the crews that start."""
+    """The shares that resume, and the crews that start."""
 
     shares: list[int]
     crews: list[int]
 
 
 class Share(NamedTuple):
-    """A share as far as its crew is concerned: which job it is, and in what state."""
+    """The job ID and state of a share."""
 
     id: int
     state: str
 
 
 class Ending(NamedTuple):
-    """How a crew ends: well, or because of one of its shares (none: one of them is gone)."""
+    """How a crew finishes: successfully, or because a share failed. `failed` is None if a share is missing."""
 
     well: bool
     failed: Share | None = None
 
 
 def limits(said: Mapping[int, int | None]) -> dict[int, int]:
-    """The quota of every depth, by what was said of some.
+    """Return the quota of every depth. Depths without a given quota use the default.
 
     >>> limits({1: 3, 2: None})
     {0: 10, 1: 3, 2: 5, 3: 3, 4: 2, 5: 1}
@@ -45,9 +45,10 @@ def limits(said: Mapping[int, int | None]) -> dict[int, int]:
 
 
 def let_go(free: int, shares: Sequence[int], crews: Iterable[tuple[int, int]]) -> LetGo:
-    """Who gets the workers of a depth that are free. Shares come first: they have begun, and others may wait for what
-    they hold. Crews come in the order they were submitted; one that does not fit holds up those behind it, so that
-    small ones cannot starve it.
+    """Return which shares and crews get the free workers of a depth.
+
+    Shares come first: they have started, and others can wait for resources that they hold. Crews come in the order of
+    their submission. A crew that does not fit blocks the crews behind it, so that small crews cannot starve it.
 
     >>> let_go(3, [7], [(8, 2), (9, 1)])
     LetGo(shares=[7], crews=[8])
@@ -65,8 +66,7 @@ def let_go(free: int, shares: Sequence[int], crews: Iterable[tuple[int, int]]) -
 
 
 def ending(workers: int, shares: Sequence[Share], crews_inside: int) -> Ending | None:
-    """How a crew that is at work ends, by its shares and by how many crews inside it have not ended; none while it
-    goes on.
+    """Return how a running crew finishes, from its shares and its unfinished nested crews, or None if it continues.
 
     >>> ending(1, [Share(5, "succeeded")], 0), ending(1, [Share(5, "succeeded")], 1)
     (Ending(well=True, failed=None), None)

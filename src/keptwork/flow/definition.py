@@ -1,7 +1,7 @@
-"""What a flow file may say, as a model; from it come the checks, the published JSON Schema and the docs.
+"""The model of a flow file, from which the checks, the published JSON Schema, and the reference page derive.
 
-A flow is a list of steps. A step is of exactly one kind, named by the key that says what it does: `tool`, `command`,
-`call`, `agent`, `approval`, `crew` or `flow`.
+A flow is a list of steps. A step has exactly one kind, named by the key that defines its work: `tool`, `command`,
+`call`, `agent`, `approval`, `crew`, or `flow`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LONGEST_TEXT = 100_000
 ITEM = "item"
 INPUTS = "inputs"
 RESERVED = (INPUTS, ITEM, "flow")
-"""Names in references that are no steps."""
+"""Names in references that are not steps."""
 
 _WRITTEN = program.OUTPUT | {f"{stream}_truncated" for stream in program.STREAMS}
 _ANSWERED = {"text", "model", "provider", "tier", "skill", "cost_micros", "cost_usd", "input_tokens", "output_tokens"}
@@ -39,10 +39,10 @@ VALUES = {
     "crew": frozenset({"id", "shares"}),
     "flow": frozenset({"id", "steps"}),
 }
-"""What steps of a kind leave to others; what a function returns, only it knows."""
+"""The values that each kind of step provides to other steps. Those of a function are not known here."""
 
 OWN = "KEPTWORK_"
-"""Names in the environment that begin so are ours: a tool is told some of them, and never the rest."""
+"""Prefix of Keptwork's own environment variables. A tool receives some of them, and a step cannot set any."""
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
 _NAME = re.compile(r"[A-Za-z_][\w-]{0,99}")
@@ -66,7 +66,7 @@ def _name(value: str) -> str:
 
 
 def variable(name: str) -> str:
-    """The name of a variable that a tool may be given."""
+    """Return the name of a variable that a step can set. Raise ValueError for any other."""
     if not _VARIABLE.fullmatch(name):
         raise ValueError(f"{name!r} names no variable; use letters, digits and _, beginning with a letter")
     if name.upper().startswith(OWN):
@@ -74,7 +74,7 @@ def variable(name: str) -> str:
     return name
 
 
-@lru_cache(maxsize=1_000)  # many steps of a flow may call the same
+@lru_cache(maxsize=1_000)  # many steps of a flow can call the same function
 def _target(value: str) -> str:
     if not _TARGET.fullmatch(value):
         raise ValueError(f"{value!r} names no function; write module:function, as in shop.release:publish")
@@ -101,7 +101,7 @@ def _condition(value: str) -> str:
     return value
 
 
-# The title of a type is what the reference of flow files and settings calls it (schema_words.py).
+# The reference of flow files and settings shows the title of a type as its name (schema_words.py).
 _A_NAME = {"title": "Name", "type": "string", "pattern": f"^{_NAME.pattern}$"}
 Name = Annotated[str, AfterValidator(_name), WithJsonSchema(_A_NAME)]
 Names = Annotated[
@@ -256,51 +256,51 @@ class Step(Model):
 
     @cached_property
     def kind(self) -> str:
-        """What it is, by the key that says so."""
+        """The kind of the step."""
         return next(kind for kind in KINDS if getattr(self, kind) is not None)
 
     @property
     def conditional(self) -> bool:
-        """Whether it takes values of others to say how it begins."""
+        """Whether a condition or list decides how the step starts."""
         return self.when is not None or self.for_each is not None
 
     @property
     def takes_cut(self) -> bool:
-        """Whether it accepts output that was truncated."""
+        """Whether the step accepts truncated output."""
         return self.truncated == "allow"
 
     @cached_property
     def sifts(self) -> bool:
-        """Whether its condition is decided for each item of its list, because it uses `${item}`."""
+        """Whether the condition is decided for each item of the list, because it uses `${item}`."""
         if self.when is None or self.for_each is None:
             return False
         return any(one.root == ITEM for one in expression.condition(self.when).references.values())
 
     @property
     def values(self) -> frozenset[str] | None:
-        """What it leaves to others, by name; none if that cannot be told from the definition."""
+        """The names of the values that the step provides, or None if the definition does not determine them."""
         return OF_EACH if self.for_each is not None else VALUES.get(self.kind)
 
     @cached_property
     def refers(self) -> bool:
-        """Whether it may use values of others."""
+        """Whether the step might refer to values of other steps."""
         said = self.__pydantic_fields_set__ & _REFERRING
         return self.when is not None or any(expression.texts(_plain(getattr(self, name))) for name in said)
 
     @cached_property
     def references(self) -> tuple[expression.Reference, ...]:
-        """Every value of others it uses."""
+        """Every reference in the step."""
         asked = () if self.when is None else expression.condition(self.when).references.values()
         return (*expression.references(self._filled_in), *asked)
 
     @property
     def unclosed(self) -> Iterator[str]:
-        """Texts in it that begin like references and are none."""
+        """Texts in the step that start like references but have no end."""
         return expression.unclosed(self._filled_in)
 
     @property
     def _filled_in(self) -> list[Any]:
-        """Where values may stand."""
+        """The parts of the step that can contain references."""
         return [_plain(getattr(self, name)) for name in sorted(self.__pydantic_fields_set__ & _REFERRING)]
 
     @model_validator(mode="after")
@@ -323,9 +323,9 @@ def _plain(part: Any) -> Any:
 
 _NOT_FILLED_IN = {"id", "when", "depends_on", "description", "inline", "call", "retries", "truncated"}
 _REFERRING = frozenset(Step.model_fields) - _NOT_FILLED_IN
-"""Where a text may stand that is filled in."""
+"""The fields that can contain references."""
 OF_EACH = frozenset({"items", "count"})
-"""What a step with `for_each` leaves to others, of whatever kind it is."""
+"""The values that a step of any kind provides if it has `for_each`."""
 
 _PROCESS = ("tool", "command")
 ONLY_OF = {
@@ -344,7 +344,7 @@ ONLY_OF = {
     "output_schema": ("agent",),
     "budget_usd": ("agent", "flow"),
 }
-"""The kinds of steps that a field belongs to, if not to all."""
+"""The kinds of steps that allow a field. Other fields are allowed in all kinds."""
 
 _KINDS = frozenset(KINDS)
 _NOT_OF = {kind: frozenset(key for key, kinds in ONLY_OF.items() if kind not in kinds) for kind in KINDS}
@@ -376,13 +376,13 @@ class Flow(Model):
 
     @classmethod
     def published_schema(cls) -> dict[str, Any]:
-        """The JSON Schema of flow files, for editors and programs."""
+        """Return the JSON Schema of flow files, for editors and programs."""
         schema = cls.model_json_schema(by_alias=True)
         return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "Keptwork flow"}
 
     @property
     def dependencies(self) -> dict[str, list[str]]:
-        """Which steps each one comes after: in a run, all that stand before it."""
+        """The predecessors of each step. In a run, that is the step before it."""
         if self.kind == "run":
             return {step.id: [self.steps[place - 1].id] if place else [] for place, step in enumerate(self.steps)}
         return {step.id: list(step.depends_on) for step in self.steps}

@@ -1,8 +1,9 @@
-"""YAML with places: the plain data of a document, and the line each part of it stands on.
+"""Read YAML into plain data, with the line of each part.
 
-Only plain YAML is read: no tags that build objects, no key twice, and no more than so many parts, however often they
-refer to one another. Words without quotes have the types of YAML 1.2 (core_schema.py): `no`, `1_000`, a date and a time
-of day are text. And so is everything that a program is given, as it is written, `1.10`, `010` and `true` among it.
+Only plain YAML is accepted: no tags that create objects, no duplicate keys, and a limited number of parts, counted
+after aliases are expanded. Words without quotes have the types of YAML 1.2 (core_schema.py): `no`, `1_000`, a date, and
+a time of day are strings. Every value for a program is a string too, exactly as written, including `1.10`, `010`, and
+`true`.
 """
 
 from __future__ import annotations
@@ -29,25 +30,25 @@ _TEXTS = ("str", "timestamp")
 _PLAIN = frozenset(f"{TAG}{name}" for name in (*_TEXTS, "int", "float", "bool", "null", "map", "seq"))
 
 Place = int | str
-"""Where something stands: a line of a text, or of what came as data the way there, as in `steps.1.timeout`."""
+"""The place of a part: its line in a text or, for other data, its path, such as `steps.1.timeout`."""
 
 
 class Problem(NamedTuple):
-    """Something wrong, where, and what was expected."""
+    """A problem: its place, and what was expected."""
 
     line: Place
     what: str
 
 
 class Document(NamedTuple):
-    """Data, and the lines its parts stand on, from 1; none where it never was a text."""
+    """Data, and the lines of its parts, from 1. `lines` is None if the data did not come from a text."""
 
     source: str
     data: Any
     lines: dict[Path, int] | None
 
     def line(self, path: Sequence[str | int]) -> Place:
-        """The line of what stands there, or else of the nearest part around it."""
+        """Return the line of the part at this path or, if it has none, of the nearest part around it."""
         if self.lines is None:
             return ".".join(map(str, path))
         place = tuple(path)
@@ -57,7 +58,7 @@ class Document(NamedTuple):
 
 
 def read(text: str, source: str) -> Document:
-    """The document in a text; `source` is how it is called in errors."""
+    """Return the document in a text. `source` is its name in errors."""
     if len(text) > LARGEST_TEXT:
         raise BadFlow.of(
             source, [Problem(1, f"the file has {len(text):,} characters; at most {LARGEST_TEXT:,} are read")]
@@ -104,7 +105,10 @@ class _Reading:
         return self._text(node) if _is_text(node, path) else self._scalar(node)
 
     def _text(self, node: yaml.Node) -> str:
-        """JSON writes a character outside the first 65,536 as two halves, and YAML reads them so."""
+        """Return the text, with surrogate pairs joined.
+
+        JSON writes a character above U+FFFF as a surrogate pair, and YAML reads it as two characters.
+        """
         text = str(node.value)
         if not _HALVES.search(text):
             return text
@@ -134,7 +138,7 @@ class _Reading:
             self._refuse(node, "a key must be a plain word")
         if node.value == _MERGE and node.style is None:
             self._refuse(node, f"{_MERGE} is not supported; write the keys out")
-        # As it is written: YAML would make 1 and true of those words.
+        # The key as written: YAML would turn 1 and true into other types.
         return self._text(node)
 
     def _count(self, node: yaml.Node, path: Path) -> None:
@@ -149,7 +153,7 @@ class _Reading:
 
 
 def _is_text(node: yaml.Node, path: Path) -> bool:
-    """Whether a value stands for itself, letter by letter. None is never one: a program cannot be given that."""
+    """Return whether a value is a string as written. A null value for a program stays null, which is rejected later."""
     kind = node.tag.removeprefix(TAG)
     to_a_program = len(path) == 4 and path[0] == "steps" and path[2] in FOR_PROGRAMS
     return kind in _TEXTS or (to_a_program and kind != "null")

@@ -1,4 +1,4 @@
-"""A flow as people see it: level by level in a terminal, or as a Mermaid diagram."""
+"""Draw a flow: level by level for a terminal, or as a Mermaid diagram."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _LONGEST = 60
 
 
 def about(step: Step) -> str:
-    """What a step does, in a few words.
+    """Describe a step in a few words.
 
     >>> about(Step(id="lint", tool="ruff", args=["check", "src"]))
     'tool ruff check src'
@@ -34,7 +34,7 @@ def _short(*words: object) -> str:
 
 
 def lines(flow: Flow) -> list[str]:
-    """The steps level by level: what stands in one level can run side by side."""
+    """Return the lines that show the steps level by level. Steps of one level can run concurrently."""
     steps, width = {step.id: step for step in flow.steps}, max(len(step.id) for step in flow.steps)
     found = []
     for number, level in enumerate(graph.levels(flow.dependencies), 1):
@@ -59,7 +59,7 @@ def _remarks(flow: Flow, step: Step) -> str:
 
 
 def mermaid(flow: Flow) -> str:
-    """A diagram for pages that draw Mermaid."""
+    """Return a Mermaid diagram of the flow."""
     number = {step.id: f"s{place}" for place, step in enumerate(flow.steps)}
     out = ["flowchart TD"]
     for step in flow.steps:
@@ -71,5 +71,5 @@ def mermaid(flow: Flow) -> str:
 
 
 def _plain(text: str) -> str:
-    """Without what would end a label, or be markup in it."""
+    """Escape characters that would end a label or be markup in it."""
     return text.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;").replace(">", "&gt;")

@@ -1,7 +1,7 @@
-"""What a flow file says about values: `${step.field}` in texts, and the conditions of `when:`.
+"""Evaluate references such as `${step.field}` in texts, and the conditions of `when:`.
 
-A text that is one reference alone has the value it refers to, of whatever type; in a longer text values are written
-out. Values are data: nothing of them is ever read as an expression or by a shell. `$${` stands for `${`.
+A text that is a single reference has the value of the reference, of any type. In a longer text, values are inserted as
+text. Values are data: they are never read as an expression or by a shell. `$${` is an escaped `${`.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ _PART = re.compile(r"\.([A-Za-z_][\w-]*)|\[(\d+)\]")
 LONGEST_CONDITION = 2_000
 
 Look = Callable[["Reference"], Any]
-"""Gives the value of a reference; raises LookupError if there is none."""
+"""Returns the value of a reference. Raises LookupError if there is no value."""
 
 
 class Absent(LookupError):
-    """There is no value, and its text says why."""
+    """A reference without a value. Its text gives the reason."""
 
 
 class NotYet(Absent):
-    """There is no value now, and there may be one later."""
+    """A reference without a value now, which can have one later."""
 
 
 class Wrong(ValueError):
-    """An expression that makes no sense, or cannot be evaluated; its text says why."""
+    """An expression that is invalid or cannot be evaluated. Its text gives the reason."""
 
 
 class Reference(NamedTuple):
-    """`${root.field[0]}`: whose value, and the way into it."""
+    """A reference `${root.field[0]}`: the name of its root, and the path into the root's value."""
 
     root: str
     path: tuple[str | int, ...] = ()
     raw: bool = False
-    """Whether the output of a program is wanted as it was printed."""
+    """Whether program output is wanted exactly as it was printed."""
 
     def __str__(self) -> str:
         steps = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in self.path)
@@ -48,7 +48,7 @@ class Reference(NamedTuple):
 
 
 def reference(text: str) -> Reference:
-    """What stands between the braces.
+    """Parse the text between the braces of a reference.
 
     >>> reference("test.json.items[0]")
     Reference(root='test', path=('json', 'items', 0), raw=False)
@@ -61,20 +61,20 @@ def reference(text: str) -> Reference:
 
 
 def references(value: Any) -> Iterator[Reference]:
-    """Every reference in a value, however deep."""
+    """Yield every reference in a value, at any depth."""
     for text in texts(value):
         closed = text[: _closed(text)]
         yield from (reference(match[1]) for match in _REFERENCE.finditer(closed) if match[1] is not None)
 
 
 def unclosed(value: Any) -> Iterator[str]:
-    """What is begun like a reference in a value and has no end, however deep; nothing would be filled in there."""
+    """Yield the texts in a value, at any depth, that start like a reference but have no closing brace."""
     for text in texts(value):
         yield from (f"${{{begun}" for begun in text[_closed(text) :].replace("$${", "").split("${")[1:])
 
 
 def texts(value: Any) -> list[str]:
-    """The texts in a value that may hold references, in their order, however deep; of most values there are none."""
+    """Return the texts in a value, in order and at any depth, that might contain references. Most values have none."""
     found, left = [], [value]
     while left:
         part = left.pop()
@@ -89,7 +89,7 @@ def texts(value: Any) -> list[str]:
 
 
 def filled(value: Any, look: Look) -> Any:
-    """The value with every reference replaced by what it refers to.
+    """Return the value with every reference replaced by its value.
 
     >>> filled({"n": "${a.n}", "text": "n is ${a.n}"}, lambda reference: 3)
     {'n': 3, 'text': 'n is 3'}
@@ -114,13 +114,16 @@ def _filled_text(text: str, look: Look) -> Any:
 
 
 def _closed(text: str) -> int:
-    """How far a text may hold references: behind its last brace none is closed, and to look for the end of each that is
-    begun there would take the square of their number."""
+    """Return where the part of a text ends that can contain references.
+
+    Behind the last closing brace, no reference is closed. A search for the end of each one that starts there would take
+    quadratic time.
+    """
     return text.rfind("}") + 1
 
 
 def marked(look: Look) -> Look:
-    """Return a look for people: in place of a value that there is not, it finds a note that says so."""
+    """Return a lookup for display, which returns a note in place of a missing value."""
 
     def found(wanted: Reference) -> Any:
         try:
@@ -134,12 +137,12 @@ def marked(look: Look) -> Look:
 
 
 def raw(look: Look) -> Look:
-    """Return a look that finds the output of programs as it was printed."""
+    """Return a lookup that returns program output exactly as it was printed."""
     return lambda wanted: look(wanted._replace(raw=True))
 
 
 def as_text(value: Any) -> str:
-    """A value inside a longer text: text as it is, everything else as JSON.
+    """Return a value for insertion into a longer text: a string as it is, any other value as JSON.
 
     >>> as_text("a b"), as_text(True), as_text([1, "x"])
     ('a b', 'true', '[1, "x"]')
@@ -162,7 +165,7 @@ def _why(error: LookupError) -> str:
 
 
 class Condition(NamedTuple):
-    """A checked condition: its tree, and the references in it by the names they have there."""
+    """A checked condition: its tree, and its references by their names in the tree."""
 
     text: str
     tree: ast.expr
@@ -183,7 +186,7 @@ _WORDS = {"true": True, "false": False, "null": None}
 
 
 def condition(text: str) -> Condition:
-    """A condition over references, numbers, quoted texts and lists: `==`, `<`, `in`, `and`, `or`, `not`.
+    """Parse a condition over references, numbers, quoted strings, and lists: `==`, `<`, `in`, `and`, `or`, `not`.
 
     >>> met(condition("${test.exit_code} == 0 and not ${inputs.dry}"), lambda r: 0)
     True
@@ -227,7 +230,7 @@ _PLAIN = (
 
 
 def met(wanted: Condition, look: Look) -> bool:
-    """Whether a condition is true of the values there are now."""
+    """Return whether a condition is true of the current values."""
     try:
         return bool(_value(wanted.tree, wanted, look))
     except TypeError as error:

@@ -1,4 +1,4 @@
-"""Which steps come before which: order, cycles, and what may run."""
+"""Analyze dependencies between steps: order, cycles, and ready steps."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Collection, Mapping, Sequence
 from graphlib import TopologicalSorter
 
 Dependencies = Mapping[str, Sequence[str]]
-"""By the name of each step, in the order of the file, the steps it comes after."""
+"""The predecessors of each step by its name, in the order of the file."""
 
 
 def cycle(dependencies: Dependencies) -> list[str] | None:
-    """Steps that wait for one another in a circle, the first one again at the end; none if there are none.
+    """Return the steps of a dependency cycle, with the first step repeated at the end, or None.
 
     >>> cycle({"a": ["c"], "b": ["a"], "c": ["b"]})
     ['a', 'c', 'b', 'a']
     """
     done: set[str] = set()
     for start in dependencies:
-        path: dict[str, None] = {}  # in order, and quickly asked
-        # Each entry is a step and how many of its dependencies were looked at: recursion would end at a thousand.
+        path: dict[str, None] = {}  # ordered, with a fast membership test
+        # Each entry is a step and how many of its dependencies were visited. Recursion would fail at a depth of 1,000.
         stack = [(start, 0)]
         while stack:
             name, place = stack.pop()
@@ -39,13 +39,13 @@ def cycle(dependencies: Dependencies) -> list[str] | None:
 
 
 def levels(dependencies: Dependencies) -> list[list[str]]:
-    """The steps side by side that could run at the same time, level after level, as they stand in the file.
+    """Return the steps by level, in the order of the file. Steps of one level can run concurrently.
 
     >>> levels({"a": [], "b": ["a"], "c": ["a"], "d": ["b", "c"]})
     [['a'], ['b', 'c'], ['d']]
     """
     depths: dict[str, int] = {}
-    for name in TopologicalSorter(dependencies).static_order():  # a cycle is its ValueError
+    for name in TopologicalSorter(dependencies).static_order():  # raises ValueError for a cycle
         depths[name] = 1 + max((depths[one] for one in dependencies[name]), default=-1)
     found: list[list[str]] = [[] for _ in range(max(depths.values(), default=-1) + 1)]
     for name in dependencies:
@@ -54,8 +54,10 @@ def levels(dependencies: Dependencies) -> list[list[str]]:
 
 
 class Before:
-    """Which steps have ended well by the time another one runs. Each has a bit for every step: looked for one by one, a
-    flow of thousands would take a minute.
+    """The predecessors of each step, direct and indirect.
+
+    Each step has one bit for every other step, because separate searches would take a minute for a flow of thousands of
+    steps.
 
     >>> earlier = Before({"a": [], "b": ["a"], "c": ["b"], "d": []})
     >>> [earlier.comes(name, "c") for name in "abcd"]
@@ -72,12 +74,12 @@ class Before:
             self._before[name] = found
 
     def comes(self, earlier: str, later: str) -> bool:
-        """Whether a step comes before another, however far."""
+        """Return whether a step is a direct or indirect predecessor of another."""
         return bool(self._before[later] & self._bits.get(earlier, 0))
 
 
 def ready(dependencies: Dependencies, pending: Collection[str], satisfied: Collection[str]) -> list[str]:
-    """The pending steps whose dependencies have all been satisfied, as they stand in the file.
+    """Return the pending steps whose dependencies are all satisfied, in the order of the file.
 
     >>> ready({"a": [], "b": ["a"], "c": ["b"]}, {"b", "c"}, {"a"})
     ['b']

@@ -1,4 +1,4 @@
-"""What a flow is started with: given values held against what the definition asks for."""
+"""Check the inputs that a flow is started with against its definition."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from keptwork.flow.definition import Flow, Input
 
 
 def bound(flow: Flow, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Every input with its value: as given, else its default; what does not fit is refused. An input that is neither
-    given nor has a default is left out.
+    """Return the value of every input: the given value or the default. Raise `BadInput` for an invalid value.
+
+    An input without a value and a default is left out.
 
     >>> flow = Flow.model_validate({"name": "f", "inputs": {"n": {"type": "integer", "default": 3}},
     ...     "steps": [{"id": "a", "command": ["true"]}]})
@@ -41,8 +42,9 @@ def _insist(flow: Flow, name: str, wanted: Input, given: Mapping[str, Any]) -> N
 
 
 def from_text(wanted: Input | None, text: str) -> Any:
-    """A value typed on a command line, read as what the flow asks for: words as in a flow file, lists and objects as
-    JSON. What cannot be read so stays the text that it is.
+    """Return a value from a command line, with the type that the flow expects.
+
+    Words are read as in a flow file, lists and objects as JSON. A text that cannot be read that way stays a string.
 
     >>> from_text(Input(type="integer"), "3"), from_text(None, "3"), from_text(Input(type="list"), '["no"]')
     (3, '3', ['no'])

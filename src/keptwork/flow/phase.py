@@ -1,4 +1,4 @@
-"""What the state of a step means to the engine, whatever its lifecycle calls it."""
+"""Map the state of a step, in any lifecycle, to its meaning for the engine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from keptwork.lifecycle.machine import Lifecycle, Verb
 
 
 class Phase(Enum):
-    """How far a step has come."""
+    """The progress of a step."""
 
     WAITING = "it has not begun"
     ACTIVE = "it has begun, and will go on"
@@ -24,7 +24,7 @@ _FAIL = (Verb.FAIL, Verb.REJECT, Verb.EXPIRE)
 
 @cache
 def phases(lifecycle: Lifecycle) -> dict[str, Phase]:
-    """By the name of each state, what it means; read off the moves that lead there.
+    """Return the phase of each state by its name, derived from the moves that lead to the state.
 
     >>> from keptwork.lifecycle import WORKSTREAM_STEP
     >>> phases(WORKSTREAM_STEP)["S_SKIPPED"]
@@ -38,7 +38,7 @@ def phases(lifecycle: Lifecycle) -> dict[str, Phase]:
 
 @cache
 def flow_phases(lifecycle: Lifecycle) -> dict[str, Phase]:
-    """By the name of each state of a flow, what it means to the steps of it.
+    """Return, for each state of a flow by its name, its meaning for the flow's steps.
 
     >>> from keptwork.lifecycle import WORKSTREAM
     >>> flow_phases(WORKSTREAM)["S_RETRYING"]

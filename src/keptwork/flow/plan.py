@@ -1,7 +1,7 @@
-"""What happens next in a flow: pure decisions over what its steps have come to.
+"""Decide what happens next in a flow, from the outcomes of its steps. Pure.
 
-The engine asks two things: which steps may begin now, and what beginning means for each of them. Both are answered from
-the definition, the phases of the steps around those that ended, and the values they refer to.
+The engine needs two decisions: which steps can start now, and what the start means for each of them. Both follow from
+the definition, the phases of the steps around the finished ones, and the values that they refer to.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FIRST_PAUSE_US, LONGEST_PAUSE_US = 1_000_000, 60_000_000
 
 
 class Begin(Enum):
-    """What it means for a step to begin."""
+    """What happens when a step starts."""
 
     JOB = "a job is enqueued"
     GATE = "somebody is asked"
@@ -33,7 +33,7 @@ class Begin(Enum):
 
 
 class Beginning(NamedTuple):
-    """How a step begins; `items` are what it expands to, `why` says what is wrong."""
+    """How a step starts. `items` are the items of its `for_each`, and `why` is the reason for a skip or failure."""
 
     how: Begin
     items: tuple[Any, ...] = ()
@@ -44,7 +44,7 @@ _HOW = {"approval": Begin.GATE, "flow": Begin.SUBFLOW, "crew": Begin.CREW}
 
 
 def ready(shape: Shape, phases: Mapping[str, Phase], ended: Iterable[str]) -> list[str]:
-    """The steps that wait for nothing any longer, among those that come after the ones that ended."""
+    """Return the steps that are ready now, among the successors of the finished steps."""
     later = dict.fromkeys(name for earlier in ended for name in shape.after[earlier])
     return [
         name
@@ -54,7 +54,7 @@ def ready(shape: Shape, phases: Mapping[str, Phase], ended: Iterable[str]) -> li
 
 
 def beginning(step: Step, look: Look) -> Beginning:
-    """How a step begins, going by the values there are."""
+    """Return how a step starts, given the current values."""
     try:
         if step.when is not None and not step.sifts and not expression.met(expression.condition(step.when), look):
             return Beginning(Begin.SKIP, why=unmet(step))
@@ -80,15 +80,17 @@ def _items(said: Any, look: Look) -> tuple[Any, ...]:
 
 
 def wanted_at_start(step: Step) -> list[Reference]:
-    """The values that are needed to say how a step begins."""
+    """Return the references whose values decide how a step starts."""
     asked = step.when is not None and not step.sifts
     found = list(expression.condition(step.when or "").references.values()) if asked else []
     return found + (list(expression.references(step.for_each.items)) if step.for_each is not None else [])
 
 
 class NoOutput(NamedTuple):
-    """Stands in for the output of a step that left none. `why` is the reason, without the name of the step; `later`
-    tells whether there may be an output later."""
+    """A placeholder for the output of a step that has none.
+
+    `why` is the reason, without the name of the step. `later` is whether there might be an output later.
+    """
 
     why: str
     later: bool = False
@@ -99,8 +101,11 @@ DID_NOT_RUN = NoOutput("did not run")
 
 
 def looking(values: Mapping[str, Any], item: Any = NO_ITEM, *, cut: bool = False) -> Look:
-    """Finds values by reference: `values` has those of steps by name, and `inputs` and `flow`. Null is a value like any
-    other; only what is absent has none. `cut` accepts output of programs that was truncated."""
+    """Return a lookup of references.
+
+    `values` has the outputs of steps by name, and `inputs` and `flow`. Null is a value like any other. `cut` accepts
+    truncated program output.
+    """
 
     def look(wanted: Reference) -> Any:
         found: Any = item if wanted.root == ITEM else values.get(wanted.root, DID_NOT_RUN)
@@ -120,13 +125,13 @@ def looking(values: Mapping[str, Any], item: Any = NO_ITEM, *, cut: bool = False
 
 
 def with_item(look: Look, item: Any, *, cut: bool = False) -> Look:
-    """Return a look that finds this item as well."""
+    """Return a lookup that also finds this item."""
     own = looking({}, item, cut=cut)
     return lambda wanted: own(wanted) if wanted.root == ITEM else look(wanted)
 
 
 def _safely(look: Callable[[Reference], Any]) -> Look:
-    """A way that leads nowhere is no value, whatever is wrong with it."""
+    """Return a lookup that raises LookupError for every path that leads nowhere, whatever the cause."""
 
     def found(wanted: Reference) -> Any:
         try:
@@ -140,18 +145,20 @@ def _safely(look: Callable[[Reference], Any]) -> Look:
 
 
 NOTHING_KNOWN = looking({})
-"""For steps that begin whatever came of others."""
+"""The lookup for steps whose start does not depend on other steps."""
 
 
 def filled_step(said: Mapping[str, Any], look: Look) -> dict[str, Any]:
-    """Return the keys of a step with every reference replaced. A program reads from stdin what another one printed, to
-    the last byte."""
+    """Return the keys of a step with every reference replaced.
+
+    In stdin, program output is inserted exactly as it was printed.
+    """
     raw = expression.raw(look)
     return {key: expression.filled(value, raw if key == "stdin" else look) for key, value in said.items()}
 
 
 def pause_us(round: int) -> int:
-    """How long a failed workstream waits before it is tried again.
+    """Return how long a failed workstream waits before its retry.
 
     >>> pause_us(1), pause_us(3), pause_us(99)
     (1000000, 4000000, 60000000)

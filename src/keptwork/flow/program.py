@@ -1,7 +1,7 @@
-"""What references find in the output of a program: text without the newline at its end, and nothing where it was cut.
+"""Resolve references into program output: text without its final newline, and no value where output was truncated.
 
-The output itself is stored as the program printed it. It is known by its keys wherever it is: as the output of a step,
-as an item of a list, or inside the output of a flow.
+The output itself is stored as the program printed it. It is recognized by its keys: as the output of a step, as an item
+of a list, or inside the output of a flow.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from keptwork.flow.expression import Absent
 STREAMS = ("stdout", "stderr")
 JSON, RAW = "json", "raw"
 OUTPUT = frozenset({*STREAMS, "exit_code", "seconds", "truncated", JSON})
-"""The keys by which the output of a program is known."""
+"""The keys that identify program output."""
 
 READ = frozenset({*STREAMS, JSON})
 TRUNCATED = "truncated: "
-"""What the reason of a step begins with whose output was cut."""
+"""Prefix of the reason of a successful step whose output was truncated."""
 
 _CUT = {
     JSON: "stdout was truncated, so it is not JSON; print less, or write to a file",
@@ -40,7 +40,7 @@ def is_output(value: Any) -> bool:
 
 
 def read(output: dict[str, Any], way: Way, *, raw: bool, cut: bool) -> tuple[Any, Way]:
-    """Return what the first part of a reference finds in the output of a program, and the parts that are left.
+    """Return the value that the first part of a path has in program output, and the remaining parts.
 
     >>> read({"stdout": "go\\n", "truncated": False}, ["stdout"], raw=False, cut=False)
     ('go', [])
@@ -56,7 +56,7 @@ def read(output: dict[str, Any], way: Way, *, raw: bool, cut: bool) -> tuple[Any
 
 
 def was_cut(output: dict[str, Any], name: str) -> bool:
-    """Return whether a stream, or the JSON read from it, was cut. Older outputs do not name the stream."""
+    """Return whether a stream, or the JSON read from it, was truncated. Older outputs do not name the stream."""
     return bool(output.get(f"{_stream(name)}_truncated", output["truncated"]))
 
 
@@ -65,7 +65,7 @@ def _stream(name: str) -> str:
 
 
 def _json(output: dict[str, Any]) -> Any:
-    """Null is a value only if the program printed it, or if a cut was accepted."""
+    """Return the parsed stdout. Null is a value only if the program printed it, or if truncation was accepted."""
     found = output[JSON]
     if found is None and output["stdout"].strip() != "null" and not was_cut(output, JSON):
         raise Absent("stdout is not JSON")
@@ -76,11 +76,11 @@ def _without_newline(text: str) -> str:
     return text.removesuffix("\n").removesuffix("\r") if text.endswith("\n") else text
 
 
-# --- what was cut
+# --- truncated output
 
 
 def cut_in(text: str | None) -> str | None:
-    """Return which streams were cut in the output of a step, given as JSON, as the reason of its success.
+    """Return a text that names the truncated streams in a step's output, given as JSON, or None.
 
     >>> cut_in('{"stdout":"","stderr":"","exit_code":0,"json":null,"seconds":1,"truncated":true}')
     'truncated: stdout, stderr'
@@ -93,7 +93,7 @@ def cut_in(text: str | None) -> str | None:
 
 
 def _cuts(value: Any, place: str) -> Iterator[str]:
-    """Go through the output of a step, the items of a list, and the steps of a flow."""
+    """Yield the truncated streams in the output of a step, the items of a list, and the steps of a flow."""
     if is_output(value):
         of = f" of {place}" if place else ""
         yield from (f"{name}{of}" for name in STREAMS if value["truncated"] and was_cut(value, name))

@@ -1,4 +1,4 @@
-"""A definition made ready for the engine: its graph looked up both ways."""
+"""Prepare a definition for the engine, with lookups of predecessors and successors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from keptwork.flow.definition import Flow, Step
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A flow, its steps by name, and for each which come before and which after it.
+    """A flow, its steps by name, and the predecessors and successors of each step.
 
     >>> flow = Flow.model_validate({"name": "f", "steps": [{"id": "a", "command": ["true"]},
     ...     {"id": "b", "command": ["true"], "depends_on": ["a"]}]})
@@ -36,7 +36,7 @@ class Shape:
 
     @property
     def order(self) -> Sequence[str]:
-        """The steps, each after all it waits for; as they stand in the file, if they stand so.
+        """The steps, each after its predecessors. The order of the file is kept if it already satisfies that.
 
         >>> flow = Flow.model_validate({"name": "f", "steps": [{"id": "b", "command": ["true"], "depends_on": ["a"]},
         ...     {"id": "a", "command": ["true"]}]})
@@ -52,11 +52,12 @@ class Shape:
 
     @property
     def roots(self) -> list[str]:
-        """The steps that wait for none."""
+        """The steps without predecessors."""
         return [name for name, names in self.before.items() if not names]
 
     def around(self, ended: Iterable[str]) -> set[str]:
-        """These steps, those that come after them, and everything those wait for: all that matters when these end."""
+        """Return these steps, their successors, and all predecessors of those: everything that matters when these
+        finish."""
         found = set(ended)
         for name in list(found):
             for later in self.after[name]:
