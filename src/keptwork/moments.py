@@ -1,4 +1,4 @@
-"""Points in time and spans of it, as text. Inside they are integer microseconds, since 1970 and UTC."""
+"""Convert times and durations to and from text. Internally, both are integer microseconds, times since 1970 in UTC."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LONGEST_US = 100 * 365 * _UNITS_US["d"]
 
 
 def rfc3339(us: int) -> str:
-    """A point in time, to the microsecond.
+    """Return a time as text, to the microsecond.
 
     >>> rfc3339(1_794_762_620_123_456)
     '2026-11-15T17:10:20.123456Z'
@@ -34,21 +34,22 @@ def rfc3339(us: int) -> str:
     try:
         return f"{_to_the_second(seconds)}.{rest:06}Z"
     except OverflowError:
-        return f"{us} µs after 1970"  # no time of ours, but a log that was tampered with may hold it
+        return f"{us} µs after 1970"  # not a valid time, but an event log that was tampered with can contain it
 
 
 @lru_cache(maxsize=1_000)
 def _to_the_second(seconds: int) -> str:
-    """Times that are shown together are often of one second, and writing that takes longest."""
+    """Return a time to the second. Cached, because times shown together often share their second, and formatting is
+    slow."""
     return (_EPOCH + timedelta(seconds=seconds)).isoformat().removesuffix("+00:00")
 
 
 Span = str | int | float | timedelta
-"""How long something takes: a text like "90s" or "1h30m", a number of seconds, or a timedelta."""
+"""A duration: a string such as "90s" or "1h30m", a number of seconds, or a timedelta."""
 
 
 def span_us(span: Span) -> int:
-    """How long a duration is.
+    """Return the duration in microseconds.
 
     >>> span_us("10m"), span_us("1h30m"), span_us("250ms"), span_us(1.5)
     (600000000, 5400000000, 250000, 1500000)
@@ -71,7 +72,9 @@ def _parsed(text: str) -> int:
 
 
 def moment_us(text: str, now_us: int) -> int:
-    """A point in time given as one, or as how long it is past. A time without a zone is in UTC.
+    """Return a time in microseconds, given as a time or as a duration before now.
+
+    A time without a zone is in UTC.
 
     >>> moment_us("2026-11-15T17:10:20Z", 0), moment_us("10m", 700_000_000)
     (1794762620000000, 100000000)

@@ -1,7 +1,7 @@
-"""Setting up OpenTelemetry's SDK for a process of ours, by the standard variables (OTEL_…) and nothing else.
+"""Set up the OpenTelemetry SDK for a Keptwork process, from the standard variables (OTEL_…) only.
 
-A program that embeds Keptwork sets up tracing itself, and is followed (`spans.adopt`). That somebody wants traces never
-keeps work from being done: what is missing for it is said in one line.
+A program that embeds Keptwork sets up tracing itself, and Keptwork uses that setup (`spans.adopt`). Missing
+requirements for tracing never stop the work: one log line reports them.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"
 PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 OURS = "http/protobuf"
 LAST_SECONDS = 3.0
-"""So long at most a process that ends waits for a collector that does not answer."""
+"""Maximum seconds that a process waits at its end for a collector that does not respond."""
 
 logger = logging.getLogger("keptwork")
 
 
 def exporter_wanted(environ: Mapping[str, str] = os.environ) -> str | None:
-    """Where spans are to go: "otlp", "console", or nowhere.
+    """Return where spans go: "otlp", "console", another configured name, or None.
 
     >>> exporter_wanted({}), exporter_wanted({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://localhost:4318"})
     (None, 'otlp')
@@ -47,7 +47,7 @@ def exporter_wanted(environ: Mapping[str, str] = os.environ) -> str | None:
 
 @contextmanager
 def traced(service: str) -> Iterator[None]:
-    """While a command of ours runs, its spans go where the environment says; what is left is sent at the end."""
+    """Export the spans of a command as the environment configures, and send the remaining spans at the end."""
     spans.adopt()
     wanted = exporter_wanted()
     made = _made(wanted, service) if wanted is not None and spans.tracer is None else None
@@ -68,7 +68,7 @@ def _end(provider: TracerProvider, exporter: SpanExporter) -> None:
     last.start()
     last.join(LAST_SECONDS)
     if last.is_alive():
-        exporter.shutdown()  # it tries no more
+        exporter.shutdown()  # makes the exporter stop its retries
         last.join(1.0)
 
 
@@ -84,7 +84,7 @@ def _made(wanted: str, service: str) -> tuple[TracerProvider, SpanExporter] | No
         return None
     if exporter is None:
         return None
-    # It ends with us, and not again when the interpreter does.
+    # The provider is shut down below, and must not be shut down again when the interpreter exits.
     provider = TracerProvider(resource=Resource.create(_about(service)), shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(exporter))
     return provider, exporter
@@ -106,6 +106,6 @@ def _exporter(wanted: str) -> SpanExporter | None:
 
 
 def _about(service: str) -> dict[str, str]:
-    """What the environment says of the service wins: the SDK would let ours win."""
+    """Return the attributes of the service, unless the environment sets them: the SDK would let these override it."""
     said = "OTEL_SERVICE_NAME" in os.environ or "service.name=" in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
     return {} if said else {"service.name": service, "service.version": __version__}

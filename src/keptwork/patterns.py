@@ -1,7 +1,7 @@
-"""Regular expressions, under a time limit.
+"""Apply regular expressions under a time limit.
 
-Python's own cannot be interrupted, and a small one can take years with the right text. They are applied by a process
-beside this one, which is ended when it takes too long; it is started with the first pattern.
+Python's regular expressions cannot be interrupted, and a small pattern can take years on the right text. A separate
+process applies them, and is killed if it takes too long. It starts with the first pattern.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LONGEST_PATTERN = 1_000
 LONGEST_TEXT = 1 << 20
 SECONDS = 2.0
 CPU_SECONDS = 10
-"""Should this process be killed meanwhile, the other one ends by itself."""
+"""CPU limit of the separate process, in seconds. It ends that process even if this one is killed meanwhile."""
 
 _PROGRAM = f"""
 import json, re, resource, sys
@@ -33,11 +33,11 @@ for line in sys.stdin:
 
 
 class TooSlow(Exception):
-    """A pattern took longer than it may."""
+    """A pattern exceeded its time limit."""
 
 
 def check(pattern: str) -> None:
-    """Refuses what is no regular expression, or too long a one."""
+    """Raise `BadInput` for an invalid regular expression, or one that is too long."""
     if len(pattern) > LONGEST_PATTERN:
         raise BadInput(what=f"a pattern of {len(pattern):,} characters is over the limit of {LONGEST_PATTERN:,}")
     try:
@@ -47,7 +47,7 @@ def check(pattern: str) -> None:
 
 
 class Patterns:
-    """Where patterns are looked for. Used with `with`: then nothing of it is left behind."""
+    """A process that applies patterns. Use it as a context manager, which ends the process."""
 
     def __init__(self, seconds: float = SECONDS) -> None:
         self._seconds = seconds
@@ -60,7 +60,7 @@ class Patterns:
         self.close()
 
     def find(self, pattern: str, text: str) -> tuple[int, int] | None:
-        """From where to where the text has it first; none if nowhere. Only the first mebibyte is looked at."""
+        """Return the span of the first match, or None. Only the first mebibyte of the text is searched."""
         check(pattern)
         answer = self._asked(json.dumps([pattern, text[:LONGEST_TEXT]]).encode() + b"\n")
         if not answer:
@@ -70,7 +70,7 @@ class Patterns:
         return None if span is None else (span[0], span[1])
 
     def _asked(self, question: bytes) -> bytes:
-        """What the other process answers in time; nothing if it does not, or is gone."""
+        """Return the response of the process, or nothing if it does not respond in time or is gone."""
         if self._process is None:
             command, pipe = [sys.executable, "-I", "-S", "-c", _PROGRAM], subprocess.PIPE
             self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, env={})
@@ -84,7 +84,7 @@ class Patterns:
             return b""
 
     def close(self) -> None:
-        """Ends the process beside this one."""
+        """End the separate process."""
         if self._process is not None:
             self._process.kill()
             self._process.communicate()

@@ -1,6 +1,6 @@
-"""The page about what references give: every value of every kind of step, in every situation its step can be in.
+"""Generate the page about references: each value of each kind of step, in each situation of its step.
 
-Each cell is what the engine itself finds in a sample output. A test compares the page with real flows.
+Each cell is the result of the engine itself on a sample output. A test compares the page with real flows.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ SAMPLES: Mapping[str, Mapping[str, Any]] = {
     "flow": {"id": "ws_…", "steps": {"b": PROGRAM}},
     EACH: {"items": [PROGRAM, None], "count": 2},
 }
-"""An output of each kind of step, as it is stored."""
+"""A sample output of each kind of step, as it is stored."""
 
 FURTHER = {
     **dict.fromkeys(("tool", "command"), ("stdout.raw", "stderr.raw", "json.n", "json.other")),
@@ -71,11 +71,11 @@ FURTHER = {
     "flow": ("steps.b.stdout", "steps.skipped", "steps.skipped.stdout"),
     EACH: ("items[0].stdout", "items[1]", "items[1].stdout", "items[2]"),
 }
-"""Ways further into values, and ways that lead nowhere."""
+"""Longer paths into values, and paths that lead nowhere."""
 
 
 class Row(NamedTuple):
-    """A reference to a kind of step, and what it gives in each situation."""
+    """A reference to a kind of step, and its result in each situation."""
 
     kind: str
     reference: str
@@ -104,7 +104,7 @@ def _looks(kind: str) -> Iterator[Look]:
 
 
 def truncated(output: Any, stream: str) -> Any:
-    """Return an output in which each program's stream was cut."""
+    """Return an output in which this stream of each program was truncated."""
     if output == PROGRAM:
         return {**output, **CUT_OUTPUT[stream], "truncated": True, f"{stream}_truncated": True}
     if isinstance(output, Mapping):
@@ -113,7 +113,7 @@ def truncated(output: Any, stream: str) -> Any:
 
 
 def absent() -> dict[str, NoOutput]:
-    """Return what stands for the output of a step that has none, by situation."""
+    """Return the placeholders for the output of a step that has none, by situation."""
     states = {
         SKIPPED: WORKSTREAM_STEP.move("skip").target,
         FAILED: WORKSTREAM_STEP.move("failure").target,
@@ -123,7 +123,7 @@ def absent() -> dict[str, NoOutput]:
 
 
 def cell(text: str, look: Look) -> str:
-    """Return what a text gives, as the page shows it."""
+    """Return the result of a text, as the page shows it."""
     try:
         return shown(expression.filled(text, look))
     except Wrong as error:
@@ -131,7 +131,7 @@ def cell(text: str, look: Look) -> str:
 
 
 def shown(value: Any) -> str:
-    """Return a value for a cell, and only the beginning of a long one."""
+    """Return a value for a cell, shortened if it is long."""
     text = json.dumps(value, ensure_ascii=False)
     return f"`{text}`" if len(text) <= LONGEST else f"`{text[:LONGEST]}…`"
 
@@ -146,7 +146,7 @@ def refused(error: str) -> str:
 
 
 def page() -> str:
-    """The page in Markdown."""
+    """Return the page in Markdown."""
     return f"""# What references give
 
 What `${{{STEP}.VALUE}}` gives in each situation of the step `{STEP}`. An error fails the step that uses the reference:
@@ -181,7 +181,7 @@ _TITLES = {
 
 
 def _section(title: str, kind: str) -> str:
-    """A table of what the steps of a kind give, without situations that make no difference to them."""
+    """Return the table of a kind of step, without situations that make no difference to it."""
     found = [row for row in rows() if row.kind == kind]
     columns = list(zip(*(row.cells for row in found), strict=True))
     kept = [n for n, column in enumerate(columns) if n == 0 or column != columns[0]]

@@ -1,12 +1,12 @@
-"""When something is to be done again and again: rules, their ticks, and which ticks are due. Pure: time is passed in.
+"""Compute the ticks of schedules, and which ticks are due. Pure: the time is passed in.
 
-A rule is a cron expression in a time zone, or an interval. Ticks are points in time (µs), the same on every machine:
-those of a cron expression are where its fields match, those of an interval are the multiples of it since 1970. Local
-times that a change of the clocks skips or repeats are treated as Debian's cron does (`cronsim` knows how):
+A rule is a cron expression in a time zone, or an interval. Ticks are times (µs), equal on every host. The ticks of a
+cron expression are the times at which its fields match. The ticks of an interval are its multiples since 1970. Local
+times that a clock change skips or repeats are treated as in Debian's cron, which `cronsim` implements:
 
-- an expression whose minute or hour begins with `*` goes by elapsed time: it runs in a repeated hour twice, and in a
-  skipped hour not at all;
-- any other runs once: in the first of two equal hours, and where its time is skipped, at the first minute after.
+- An expression whose minute or hour starts with `*` follows elapsed time. It runs twice in a repeated hour, and
+  not at all in a skipped hour.
+- Any other expression runs once: in the first of two equal hours, or in the first minute after a skipped time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from keptwork.errors import BadInput
 from keptwork.moments import Span, rfc3339, span_us
 
 CatchUp = Literal["latest", "all", "none"]
-"""What becomes of ticks that nobody was there to fire: the last one is, all are (the newest 1,000), or none is."""
+"""Which missed ticks to fire: the last one, all (the newest 1,000), or none."""
 
 MOST_MISSED = 1_000
 LATE_US = 60_000_000
@@ -34,12 +34,12 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _REPEATED = timedelta(hours=3)  # more than any zone ever set its clocks back
 _LAST_YEAR = 9000
-_DAILY = 5  # fields; with a sixth, seconds, an expression goes by elapsed time
+_DAILY = 5  # fields; an expression with six, including seconds, follows elapsed time
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A cron expression or an interval, and the zone the expression is read in.
+    """A cron expression with its time zone, or an interval.
 
     >>> rule = Rule.of(cron="0 9 * * mon", tz="Europe/Berlin")
     >>> rfc3339(next_tick(rule, 1_794_762_620_000_000))
@@ -52,7 +52,7 @@ class Rule:
 
     @classmethod
     def of(cls, cron: str | None = None, every: Span | None = None, tz: str = "UTC") -> Rule:
-        """A rule that has ticks; anything else is `BadInput`, which says what is wrong with it."""
+        """Return a rule that has ticks. Raise `BadInput` with the reason for any other."""
         if (cron is None) == (every is None):
             raise BadInput(what="a schedule goes by a cron expression or by an interval: give one of cron and every")
         zone(tz)
@@ -63,13 +63,13 @@ class Rule:
 
     @property
     def runs_once(self) -> bool:
-        """Whether a local time that comes twice, or is skipped, is one tick of it; else it goes by elapsed time."""
+        """Whether a repeated or skipped local time is one tick. Otherwise the rule follows elapsed time."""
         fields = (self.cron or "*").split()
         return len(fields) == _DAILY and not fields[0].startswith("*") and not fields[1].startswith("*")
 
 
 class Firing(NamedTuple):
-    """The ticks to fire now, oldest first, and when the rule is due again."""
+    """The ticks to fire now, oldest first, and the next time at which the rule is due."""
 
     ticks: list[int]
     next_at: int
@@ -77,7 +77,7 @@ class Firing(NamedTuple):
 
 @lru_cache(maxsize=256)
 def zone(name: str) -> tzinfo:
-    """A time zone by its name; one that is not known is `BadInput`. UTC needs no time zone database."""
+    """Return a time zone by name. Raise `BadInput` for an unknown one. UTC needs no time zone database."""
     if name == "UTC":
         return UTC
     from zoneinfo import ZoneInfo, available_timezones
@@ -91,7 +91,7 @@ def zone(name: str) -> tzinfo:
 
 
 def next_tick(rule: Rule, after: int) -> int:
-    """The first tick later than that."""
+    """Return the first tick after a time."""
     if rule.every_us is not None:
         return (after // rule.every_us + 1) * rule.every_us
     tick = next((tick for tick in map(_us, _forward(rule, _moment(after))) if tick > after), None)
@@ -101,7 +101,7 @@ def next_tick(rule: Rule, after: int) -> int:
 
 
 def next_ticks(rule: Rule, after: int, count: int) -> list[int]:
-    """The first ticks later than that."""
+    """Return the first ticks after a time."""
     ticks: list[int] = []
     for _ in range(count):
         ticks.append(next_tick(rule, ticks[-1] if ticks else after))
@@ -109,13 +109,18 @@ def next_ticks(rule: Rule, after: int, count: int) -> list[int]:
 
 
 def last_ticks(rule: Rule, since: int, upto: int, most: int) -> list[int]:
-    """The newest ticks of that time, both ends included, oldest first. What came long before costs nothing."""
+    """Return the newest ticks between two times, inclusive, oldest first.
+
+    The cost does not depend on the number of earlier ticks.
+    """
     return list(islice(takewhile(lambda tick: tick >= since, _backward(rule, upto)), most))[::-1]
 
 
 def due(rule: Rule, catch_up: CatchUp, next_at: int, last_at: int | None, now: int) -> Firing:
-    """What to fire, given the first tick that was not, and the last one that was. The first was promised: it counts,
-    even where the zone's rules have changed since."""
+    """Return the ticks to fire, given the first unfired tick and the last fired one.
+
+    The first unfired tick was announced, so it counts even if the rules of the time zone have changed since.
+    """
     fired = -1 if last_at is None else last_at
     most = MOST_MISSED if catch_up == "all" else 1
     missed = sorted({next_at, *last_ticks(rule, next_at, now, most)})[-most:]
@@ -124,7 +129,7 @@ def due(rule: Rule, catch_up: CatchUp, next_at: int, last_at: int | None, now: i
 
 
 def check_catch_up(text: str) -> CatchUp:
-    """One of the three."""
+    """Return the value if it is valid. Raise `BadInput` otherwise."""
     for known in get_args(CatchUp):
         if text == known:
             return text  # type: ignore[return-value]  # it is one of them
@@ -132,12 +137,12 @@ def check_catch_up(text: str) -> CatchUp:
 
 
 def correlation(name: str, tick: int) -> str:
-    """What a scheduled job belongs to: the tick of its schedule."""
+    """Return the correlation ID of a scheduled job, which names the tick of its schedule."""
     return f"{PREFIX}{name}@{rfc3339(tick)}"
 
 
 def tick_of(correlation_id: str | None) -> datetime | None:
-    """The tick in such a correlation.
+    """Return the tick that such a correlation ID names, or None.
 
     >>> tick_of(correlation("report", 1_794_762_620_000_000))
     datetime.datetime(2026, 11, 15, 17, 10, 20, tzinfo=datetime.timezone.utc)
@@ -188,7 +193,10 @@ def _forward(rule: Rule, start: datetime) -> Iterator[datetime]:
 
 
 def _backward(rule: Rule, upto: int) -> Iterator[int]:
-    """From there back, strictly. Before a repeated hour `cronsim` knows nothing of it, so it begins behind one."""
+    """Yield the ticks backward in time, in strict order.
+
+    Before a repeated hour, `cronsim` does not know of it, so the search starts behind one.
+    """
     if rule.every_us is not None:
         yield from range(upto // rule.every_us * rule.every_us, -1, -rule.every_us)
         return
@@ -203,7 +211,7 @@ def _backward(rule: Rule, upto: int) -> Iterator[int]:
 
 
 def _beyond(moment: datetime) -> datetime:
-    """A moment behind it within the same second, so that the second itself comes first."""
+    """Return a time slightly later in the same second, so that the second itself comes first."""
     return moment if moment.microsecond else moment + _MICROSECOND
 
 

@@ -1,6 +1,7 @@
-"""What a JSON Schema asks of a value, in the words of the reference: "a whole number from 0 to 100".
+"""Describe the values that a JSON Schema allows, in the words of the reference pages.
 
-A type that has a title is called by it. That a value may be left out is told by its default, not here.
+A type with a title is called by its title. Whether a value can be omitted follows from its default, which is described
+elsewhere.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ _BOOLEAN = "`true` or `false`"
 
 
 def words(schema: Schema, link: str = "") -> str:
-    """What a value is. `link` leads to the keys of the table that is in it.
+    """Describe a value. `link` leads to the keys of a table inside it.
 
     >>> words({"type": "integer", "minimum": 0, "maximum": 5000})
     'a whole number from 0 to 5,000'
@@ -44,10 +45,11 @@ def words(schema: Schema, link: str = "") -> str:
 
 
 def _either(schema: Schema, link: str) -> str:
-    """One of several, lists last. A whole number is a number."""
+    """Describe one of several types, lists last. An integer type is omitted beside a number type."""
     kinds = [one.get("type") for one in schema["anyOf"]]
     passed_over = ("null", "integer") if "number" in kinds else ("null",)
-    bounds = {key: schema[key] for key in ("gt", "le") if key in schema}  # of a union, pydantic leaves them as they are
+    # pydantic does not move the bounds of a union into its types
+    bounds = {key: schema[key] for key in ("gt", "le") if key in schema}
     wanted = [{**one, **bounds} for one in schema["anyOf"] if one.get("type") not in passed_over]
     *first, last = (words(one, link) for one in sorted(wanted, key=lambda one: one.get("type") == "array"))
     return f"{', '.join(first)}{', ' if last == _BOOLEAN else ' or '}{last}" if first else last
@@ -60,7 +62,7 @@ def _named(title: str, schema: Schema) -> str:
 
 
 def _bounds(schema: Schema) -> str:
-    """How large a number may be."""
+    """Describe the range of a number."""
     most = schema.get("maximum", schema.get("le"))
     if "minimum" in schema and most is not None:
         return f" from {schema['minimum']:,} to {most:,}"
@@ -77,7 +79,7 @@ def _list(schema: Schema, link: str) -> str:
 
 
 def _names(schema: Schema, link: str) -> str:
-    """A table whose keys are the user's own."""
+    """Describe a table whose keys the user chooses."""
     (each,) = schema.get("patternProperties", {"": schema.get("additionalProperties", True)}).values()
     what = "any value" if each is True else words(_of_any_length(each), link)
     return f"{_how_many(schema, 'Properties')} names, each with {what}".lstrip()
@@ -95,6 +97,6 @@ def _how_many(schema: Schema, what: str) -> str:
 
 
 def _of_any_length(schema: Schema) -> Schema:
-    """How long each text of several may be is more than one wants to read."""
+    """Return the schema without the maximum length of each string, which readers do not need."""
     plain = {key: value for key, value in schema.items() if key != "maxLength"}
     return {**plain, "anyOf": [_of_any_length(one) for one in plain["anyOf"]]} if "anyOf" in plain else plain

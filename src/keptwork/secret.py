@@ -1,10 +1,10 @@
-"""A secret as a value: carried about without being shown."""
+"""A secret value that is not shown by accident."""
 
 from __future__ import annotations
 
 
 class Secret:
-    """A text that only `value` gives away: neither printing nor logging it does."""
+    """A string that only `value` reveals: printing and logging hide it."""
 
     __slots__ = ("_value",)
 

@@ -1,4 +1,4 @@
-"""Amounts of memory, as text or as a number of bytes."""
+"""Convert amounts of memory between text and bytes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _UNITS = {"kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 1 << 10, "MiB": 1 << 20,
 _SIZE = re.compile(r"([0-9]{1,12})(kB|KB|MB|GB|KiB|MiB|GiB)")
 
 Size = str | int
-"""How much memory: a text like "512MB" or "1GiB", or a number of bytes."""
+"""An amount of memory: a string such as "512MB" or "1GiB", or a number of bytes."""
 
 
 def size_bytes(size: Size) -> int:
-    """How many bytes that is.
+    """Return the number of bytes.
 
     >>> size_bytes("512MB"), size_bytes("1GiB"), size_bytes(1000)
     (512000000, 1073741824, 1000)
@@ -28,7 +28,7 @@ def size_bytes(size: Size) -> int:
 
 
 def size_text(size: int) -> str:
-    """As short as it can be said exactly; else in megabytes.
+    """Return the shortest exact text, or the rounded number of megabytes.
 
     >>> size_text(512_000_000), size_text(1 << 30), size_text(123_456_789)
     ('512 MB', '1 GiB', '123.5 MB')

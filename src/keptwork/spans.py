@@ -1,8 +1,8 @@
-"""The spans of OpenTelemetry: what a job goes through, from the request that enqueues it to the calls it makes.
+"""The OpenTelemetry spans of a job, from the request that enqueues it to the calls that it makes.
 
-Only the API is used, and only where somebody traces: until `use` is called nothing of it is imported, `tracer` is none,
-and that is all the hot path looks at. Names and attributes follow the semantic conventions (messaging, gen_ai, http).
-No span holds what users keep secret: no payload, no result, no argument, no message of an error.
+Only the OpenTelemetry API is used, and only while tracing is on. Until `use` is called, nothing of it is imported and
+`tracer` is None, which is all that frequent calls check. Names and attributes follow the semantic conventions
+(messaging, gen_ai, http). No span contains users' data: no payload, result, argument, or error message.
 """
 
 from __future__ import annotations
@@ -28,26 +28,28 @@ LONGEST_NAME = 100
 LONGEST_VALUE = 200
 MOST_LINKS = 128
 MOST_CLAIMS = 10_000
-"""So many jobs that were claimed and have not begun are remembered by the span of their claim."""
+"""Maximum number of claimed jobs, not yet started, whose claim spans are remembered."""
 
 SYSTEM = "keptwork"
 
 tracer: Tracer | None = None
-"""None while nobody traces."""
+"""None while tracing is off."""
 
 _claims: dict[tuple[int, int], SpanContext] = {}
 _NOTHING: AbstractContextManager[None] = nullcontext()
 
 
 def use(provider: TracerProvider | None) -> None:
-    """From here on spans go there; none ends tracing."""
+    """Send spans to this provider from now on. None ends tracing."""
     global tracer
     tracer = None if provider is None else provider.get_tracer(SYSTEM)
 
 
 def adopt() -> None:
-    """Uses the tracer provider that the program around us has set, if it has. One who has not imported OpenTelemetry
-    has set none."""
+    """Use the tracer provider of the surrounding program, if it has set one.
+
+    A program that has not imported OpenTelemetry has set none.
+    """
     api = sys.modules.get("opentelemetry.trace")
     if tracer is None and api is not None:
         provider = api.get_tracer_provider()
@@ -55,12 +57,14 @@ def adopt() -> None:
             use(provider)
 
 
-# --- a place in a trace, as it is kept
+# --- stored positions in a trace
 
 
 def carried(given: str | None) -> str | None:
-    """What is to be kept with something that is made now: where the span that is open is, unless another trace was
-    named. Without tracing it is what was given, or the place of the request or job that makes it."""
+    """Return the position to store with a new row: that of the current span, unless another trace was given.
+
+    While tracing is off, return the given trace, or the position of the current request or job.
+    """
     if tracer is None:
         return given if given is not None else trace_context.ambient.get()
     current = _current()
@@ -70,13 +74,13 @@ def carried(given: str | None) -> str | None:
 
 
 def inherited(jobs: Sequence[NewJob]) -> Sequence[NewJob]:
-    """The same for new jobs, where nobody traces."""
+    """Return new jobs with the position of the current request or job, while tracing is off."""
     place = trace_context.ambient.get()
     return jobs if place is None else [job if job.trace_id else job._replace(trace_id=place) for job in jobs]
 
 
 def here() -> tuple[str, str] | None:
-    """The ids of the trace and the span that are open."""
+    """Return the IDs of the current trace and span, or None."""
     current = None if tracer is None else _current()
     return None if current is None else (f"{current.trace_id:032x}", f"{current.span_id:016x}")
 
@@ -89,7 +93,7 @@ def _current() -> SpanContext | None:
 
 
 def _goes_on(given: str | None, current: SpanContext) -> bool:
-    """Whether the open span is in the trace that was named. A name that is no place by the standard stays as it is."""
+    """Return whether the current span is in the given trace. A user's own trace ID is never replaced."""
     if given is None:
         return True
     named = trace_context.place(given)
@@ -107,7 +111,7 @@ def _place(kept: str | None) -> SpanContext | None:
 
 
 def _under(place: SpanContext | None) -> Context | None:
-    """The context of a span below that place; none means below the span that is open."""
+    """Return the context of a span below this position. None means below the current span."""
     from opentelemetry.context import Context
     from opentelemetry.trace import NonRecordingSpan, set_span_in_context
 
@@ -141,13 +145,13 @@ def _open(
 
 
 def _plain(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Without what is not known; texts cut to a length."""
+    """Return the known attributes, with strings shortened."""
     known = ((name, value) for name, value in attributes.items() if value is not None)
     return {name: value[:LONGEST_VALUE] if isinstance(value, str) else value for name, value in known}
 
 
 def failed(span: Span, error_type: str) -> None:
-    """It came to nothing. What the error says stays in the database: it may quote what is secret."""
+    """Mark a span as failed. The error message stays in the database, because it can quote secrets."""
     from opentelemetry.trace import Status, StatusCode
 
     span.set_attribute("error.type", error_type[:LONGEST_VALUE])
@@ -157,7 +161,7 @@ def failed(span: Span, error_type: str) -> None:
 def producing(
     what: str, name: str, trace: str | None, **attributes: Any
 ) -> AbstractContextManager[Span] | AbstractContextManager[None]:
-    """While something is made that workers will carry out: `carried` is the place they go on from."""
+    """Open a span around the creation of work for workers. Stored positions (`carried`) then continue from it."""
     if tracer is None:
         return _NOTHING
     current = _current()
@@ -166,7 +170,7 @@ def producing(
 
 
 class Enqueuing:
-    """A span over the enqueueing of jobs: what is enqueued in it, and which they have become."""
+    """A span around an enqueue: its jobs, and the keys that they get."""
 
     def __init__(self, jobs: Sequence[NewJob], span: Span) -> None:
         self.jobs = [job._replace(trace_id=carried(job.trace_id)) for job in jobs]
@@ -179,7 +183,7 @@ class Enqueuing:
 
 @contextmanager
 def enqueuing(jobs: Sequence[NewJob]) -> Iterator[Enqueuing]:
-    """Only where somebody traces. All of them go on from one place: they were enqueued by one call."""
+    """Open a span around an enqueue, while tracing is on. All jobs continue from this span."""
     first, count = jobs[0], len(jobs)
     about = {
         "messaging.destination.name": first.queue,
@@ -194,7 +198,7 @@ def enqueuing(jobs: Sequence[NewJob]) -> Iterator[Enqueuing]:
 
 
 def claimed(jobs: Sequence[Job], worker: int, seconds: float) -> None:
-    """A claim that took so long brought these jobs. It belongs to none of their traces, and is linked to each."""
+    """Record a claim that took this long. Its span belongs to no job's trace and is linked to each."""
     from opentelemetry.context import Context
     from opentelemetry.trace import SpanKind
 
@@ -217,8 +221,11 @@ def claimed(jobs: Sequence[Job], worker: int, seconds: float) -> None:
 
 
 def running(job: Job) -> AbstractContextManager[Span]:
-    """While the handler of a job runs, in the trace of whoever enqueued it; only where somebody traces. As the
-    conventions have it the span is linked to where the job was made; since it is one job's, that is its parent too."""
+    """Open a span around the handler of a job, in the trace of its enqueue, while tracing is on.
+
+    By convention, the span is linked to the span that created the job. Because it concerns one job, that span is its
+    parent too.
+    """
     made, flow = _place(job.trace_id), flow_of(job)
     about = {
         "messaging.destination.name": job.queue,
@@ -236,18 +243,18 @@ def running(job: Job) -> AbstractContextManager[Span]:
 
 
 def step(name: str) -> AbstractContextManager[Span] | AbstractContextManager[None]:
-    """While a step of a handler is done."""
+    """Open a span around a step of a handler."""
     return _NOTHING if tracer is None else _open(f"step {name}", "INTERNAL", {"keptwork.step.name": name})
 
 
 def tool(name: str) -> AbstractContextManager[Span] | AbstractContextManager[None]:
-    """While a program runs."""
+    """Open a span around a program."""
     about = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name}
     return _NOTHING if tracer is None else _open(f"execute_tool {name}", "INTERNAL", about)
 
 
 def chat(provider: str, model: str, max_tokens: int) -> AbstractContextManager[Span] | AbstractContextManager[None]:
-    """While a model is asked."""
+    """Open a span around a model request."""
     about = {
         "gen_ai.operation.name": "chat",
         "gen_ai.provider.name": provider,
@@ -258,7 +265,7 @@ def chat(provider: str, model: str, max_tokens: int) -> AbstractContextManager[S
 
 
 def answered(span: Span | None, answer: Answer) -> None:
-    """What a model's answer took; not what it says."""
+    """Record the usage of a model's answer, but not its text."""
     usage = answer.usage
     noted(
         span,
@@ -273,7 +280,7 @@ def answered(span: Span | None, answer: Answer) -> None:
 
 
 def request(method: str, headers: Mapping[str, str]) -> AbstractContextManager[Span]:
-    """While a request is answered, in the trace its caller named; only where somebody traces."""
+    """Open a span around an HTTP request, in the trace that its caller gave, while tracing is on."""
     from opentelemetry.context import Context
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -283,13 +290,13 @@ def request(method: str, headers: Mapping[str, str]) -> AbstractContextManager[S
 
 
 def noted(span: Span | None, **attributes: Any) -> None:
-    """More is known; `__` in a name stands for a dot."""
+    """Add attributes to a span. `__` in a name stands for a dot."""
     if span is not None:
         span.set_attributes(_plain({name.replace("__", "."): value for name, value in attributes.items()}))
 
 
 def flow_of(job: Job) -> dict[str, str]:
-    """Which flow and which of its steps a job carries out; nothing for others, or where somebody has damaged it."""
+    """Return the flow and step of a job. Return nothing for other jobs, or if the payload is damaged."""
     if job.step_id is None:
         return {}
     try:

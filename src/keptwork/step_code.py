@@ -1,4 +1,4 @@
-"""A digest of a function's code, to tell that it is no longer the one that made a result."""
+"""Compute a digest of a function's code, to detect that the code has changed since it made a result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PYTHON = f"{sys.implementation.cache_tag}:"
 
 
 def step_code(function: Callable[..., Any]) -> str | None:
-    """What the function does, in a few characters; none for what is not written in Python.
+    """Return a short digest of the function's code, or None if it is not written in Python.
 
     >>> step_code(len) is None
     True
@@ -30,7 +30,7 @@ def step_code(function: Callable[..., Any]) -> str | None:
 
 
 def same_code(one: str | None, other: str | None) -> bool:
-    """Whether nothing tells them apart: digests made by different versions of Python do not."""
+    """Return whether the digests do not differ. Digests from different versions of Python are not compared."""
     if one is None or other is None or one.partition(":")[0] != other.partition(":")[0]:
         return True
     return one == other
@@ -42,6 +42,6 @@ def _digest(code: CodeType) -> str:
 
 
 def _text(code: CodeType) -> str:
-    """Without what editing other lines changes: line numbers and file names."""
+    """Return the code without line numbers and file names, which edits to other lines change."""
     constants = [_text(one) if isinstance(one, CodeType) else repr(one) for one in code.co_consts]
     return repr((code.co_code, constants, code.co_names, code.co_varnames))

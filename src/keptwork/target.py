@@ -1,8 +1,8 @@
-"""Where a function is found by another process: its module and its name in it, as `import` would find it.
+"""Locate a function for another process: its module and its name there, as `import` would find it.
 
-A script run as `__main__` is found by its path. It is run once more there under another name, so that its
-`if __name__ == "__main__":` part is left out; whatever else it does would be done again, so nothing may open a database
-while it is being loaded.
+A script that runs as `__main__` is located by its path. The other process runs the script again under another name, so
+that its `if __name__ == "__main__":` part is skipped. The rest of the script runs again too, so a database cannot be
+opened while a module is loading.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from keptwork.errors import BadInput
 SCRIPT = "__keptwork_main__"
 
 _loading = threading.local()
-"""Of each thread: whether it is loading somebody's module. Others may open databases meanwhile."""
+"""Whether this thread is loading a user's module. Other threads can open databases meanwhile."""
 
 
 class Target(NamedTuple):
-    """A function's module, its name there, and for a script its path."""
+    """A function's module, its name there, and the path of the module if it is a script."""
 
     module: str
     qualname: str
@@ -33,7 +33,7 @@ class Target(NamedTuple):
 
 
 def target_of(function: Callable[..., Any]) -> Target:
-    """How another process finds the function; one that cannot be found is refused."""
+    """Return how another process finds the function. Raise `BadInput` if it cannot be found."""
     module, qualname = getattr(function, "__module__", None), getattr(function, "__qualname__", "<unnamed>")
     if module is None or "<" in qualname:
         raise BadInput(
@@ -57,7 +57,7 @@ def _main_target(qualname: str) -> Target:
 
 
 def load(target: Target) -> Any:
-    """What is found under that name: the function, or what its decorator left in its place."""
+    """Return the object of that name: the function, or what its decorator returned."""
     with _marked():
         found: Any = _script(target.script) if target.script else importlib.import_module(target.module)
     for name in target.qualname.split("."):
@@ -66,13 +66,13 @@ def load(target: Target) -> Any:
 
 
 def unwrapped(found: Any) -> Callable[..., Any]:
-    """The function itself; a declared job stands where it stood and has it as `__wrapped__`."""
+    """Return the function itself. A declared job has it as `__wrapped__`."""
     function: Callable[..., Any] = found if isinstance(found, FunctionType) else getattr(found, "__wrapped__", found)
     return function
 
 
 def is_found(target: Target, function: Callable[..., Any]) -> bool:
-    """Whether the target leads to this very function, as far as this process can see."""
+    """Return whether the target leads to this function, as far as this process can determine."""
     found: Any = sys.modules.get("__main__" if target.script else target.module)
     if found is None:
         return target.module == getattr(sys.modules["__main__"].__spec__, "name", None)
@@ -82,7 +82,11 @@ def is_found(target: Target, function: Callable[..., Any]) -> bool:
 
 
 def refuse_while_loading() -> None:
-    """A script without `if __name__ == "__main__":` would enqueue and work once more for every process it starts."""
+    """Refuse to work while a module is loading.
+
+    A script without `if __name__ == "__main__":` would otherwise enqueue and work again in every process that it
+    starts.
+    """
     if getattr(_loading, "now", False):
         raise BadInput(
             what='this module works or enqueues while it is being imported; put that under if __name__ == "__main__":'
@@ -99,7 +103,7 @@ def _marked() -> Iterator[None]:
 
 
 def _script(path: str) -> ModuleType:
-    import runpy  # not needed by those who only declare jobs
+    import runpy  # not needed by programs that only declare jobs
 
     if SCRIPT not in sys.modules:
         module = ModuleType(SCRIPT)

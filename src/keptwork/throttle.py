@@ -1,7 +1,7 @@
-"""How many jobs may run at once and how often they may start: what `limit=`, `rate=` and `per=` say.
+"""Concurrency and rate limits of jobs, from `limit=`, `rate=`, and `per=`.
 
-Jobs that are counted together have the same key, PER:KIND or PER:KIND:VALUE; the database makes the same keys for jobs
-that come in by SQL.
+Jobs that are counted together have the same key: PER:KIND or PER:KIND:VALUE. The database creates the same keys for
+jobs that are enqueued by SQL.
 """
 
 from __future__ import annotations
@@ -35,8 +35,10 @@ _WINDOWS = {
 
 @dataclass(frozen=True, slots=True)
 class Throttle:
-    """At most so many at once, and at most so many starts in any window; counted for all jobs of a kind (*), for each
-    tenant, or for each value of an argument within a tenant."""
+    """A maximum number of concurrent jobs, and a maximum number of starts in any window.
+
+    Both are counted for all jobs of a kind (*), for each tenant, or for each value of an argument within a tenant.
+    """
 
     most: int | None = None
     rate: int | None = None
@@ -45,7 +47,7 @@ class Throttle:
 
     @classmethod
     def of(cls, limit: int | None, rate: str | None, per: str = ALL) -> Throttle | None:
-        """What was said; none if that limits nothing."""
+        """Return the limit, or None if the arguments limit nothing."""
         if limit is None and rate is None:
             return None
         if limit is not None and (type(limit) is not int or not 1 <= limit <= LARGEST_INT):
@@ -54,14 +56,14 @@ class Throttle:
         return cls(limit, starts, window_us, per)
 
     def key(self, kind: str, arguments: Mapping[str, Any]) -> str:
-        """What a job of this kind with these arguments is counted by."""
+        """Return the key under which a job of this kind with these arguments is counted."""
         if self.per in (ALL, TENANT):
             return f"{self.per}:{kind}"
         return f"{self.per}:{kind}:{_short(kind, self.per, arguments.get(self.per))}"
 
 
 def starts_in(rate: str) -> tuple[int, int]:
-    """How many starts in how long a window.
+    """Return the number of starts and the length of their window.
 
     >>> starts_in("100/min"), starts_in("10/s"), starts_in("100 per 90s")
     ((100, 60000000), (10, 1000000), (100, 90000000))

@@ -1,12 +1,12 @@
-"""A place in a trace, as W3C Trace Context has it, and how it is kept.
+"""Positions in a trace, as defined by W3C Trace Context, and their stored form.
 
-The column `trace_id` of every entity and event holds what was said of its trace: the id of a trace as somebody calls
-it, or a place in a trace by the standard, which begins with the trace's id, so that rows are found by it:
+The column `trace_id` of every entity and event holds either a user's own trace ID or a position in a trace by the
+standard. A position starts with the ID of its trace, so that rows can be found by that ID:
 
     4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
     trace                            span             flags
 
-People are shown the id of the trace alone. `tracestate` is not kept: the standard lets it be left out.
+Users see only the trace ID. `tracestate` is not stored, which the standard permits.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import re
 from contextvars import ContextVar
 from typing import NamedTuple
 
-# A later version may say more behind the flags; version ff is none.
+# A later version can add fields after the flags. Version ff is invalid.
 _HEADER = re.compile(r"(?!ff)([0-9a-f]{2})-((?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 _KEPT = re.compile(r"(?:00-)?(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})")
 _KNOWN_FLAGS = 0x03
 
 ambient: ContextVar[str | None] = ContextVar("keptwork_trace", default=None)
-"""The place of the request that is answered here, or of the job that runs: what they make belongs to that trace."""
+"""The position of the current request or job. Whatever that creates belongs to the same trace."""
 
 
 class Place(NamedTuple):
-    """A place in a trace, which spans can go on from."""
+    """A position in a trace, from which spans can continue."""
 
     trace: str
     span: str
@@ -33,7 +33,9 @@ class Place(NamedTuple):
 
 
 def received(header: str | None) -> str | None:
-    """What is kept of a header `traceparent`; none of one that is none. Flags nobody has defined are not passed on.
+    """Return the stored form of a `traceparent` header, or None if it is invalid.
+
+    Undefined flags are removed.
 
     >>> received("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")
     '4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01'
@@ -47,18 +49,21 @@ def received(header: str | None) -> str | None:
 
 
 def said(text: str | None) -> str | None:
-    """What is kept of what somebody calls their trace: a header as such, anything else as it is."""
+    """Return the stored form of a user's trace: a position for a header, any other text unchanged."""
     return received(text) or text
 
 
 def place(kept: str | None) -> Place | None:
-    """The place that was kept; none of what is only a name. SQL typed elsewhere may have kept a whole header."""
+    """Return the stored position, or None for a user's own trace ID.
+
+    Rows that were written by SQL can contain a complete header.
+    """
     found = _KEPT.fullmatch(kept or "")
     return None if found is None else Place(found[1], found[2], found[3])
 
 
 def trace_id(kept: str | None) -> str | None:
-    """The id of the trace alone.
+    """Return only the trace ID.
 
     >>> trace_id("4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"), trace_id("order-17")
     ('4bf92f3577b34da6a3ce929d0e0e4736', 'order-17')
@@ -68,6 +73,6 @@ def trace_id(kept: str | None) -> str | None:
 
 
 def traceparent(kept: str | None) -> str | None:
-    """The header that passes a place on; none of what is no place."""
+    """Return the header that passes on a position, or None if there is no position."""
     found = place(kept)
     return None if found is None else f"00-{'-'.join(found)}"

@@ -1,7 +1,7 @@
-"""The variables of the environment that Keptwork reads, or tells the programs it starts: each with what it means.
+"""The environment variables that Keptwork reads or sets for programs, each with its meaning.
 
-They are read where they are needed, each in one place. This is the list of them all, from which the reference of
-settings is made; a test holds it against the code.
+Each variable is read in one place. This list is the source of the reference of settings, and a test compares it with
+the code.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ Whose = Literal["ours", "others", "told", "inside"]
 
 
 class Variable(NamedTuple):
-    """A variable: its name, whose it is, and what it means.
+    """A variable: its name, its group, and its meaning.
 
-    `ours` are for people to set, `others` are honoured as everybody does, `told` is what a tool finds, and `inside`
-    what processes of ours tell one another.
+    Users set `ours`. `others` are shared conventions that Keptwork honors. A tool receives `told`. Keptwork's processes
+    pass `inside` to each other.
     """
 
     name: str

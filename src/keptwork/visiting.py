@@ -1,4 +1,4 @@
-"""A store as an event loop sees it that the store does not belong to: each call is handed to the store's thread."""
+"""A store for an event loop that does not own it: each call runs on the store's thread."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Begin = Callable[["Store"], AbstractAsyncContextManager[Any]]
 
 
 class VisitingStore:
-    """All verbs of a store. None of them opens a connection in the caller's event loop."""
+    """All operations of a store. None of them opens a connection in the caller's event loop."""
 
     def __init__(self, door: Sync, narrow: Callable[[Store], Store] = lambda store: store) -> None:
         self._door = door
@@ -48,7 +48,7 @@ class VisitingStore:
 
     @property
     def tally(self) -> Tally:
-        """The counts of the thread's store; any thread may add to them."""
+        """The counters of the thread's store. Any thread can add to them."""
         return Tally() if self._seen is None else self._seen.tally
 
     def transaction(self, tenant_id: int | None = None) -> AbstractAsyncContextManager[Any]:
@@ -62,7 +62,7 @@ class VisitingStore:
 
     @asynccontextmanager
     async def acknowledging(self) -> AsyncIterator[None]:
-        """Each call is an operation of its own on the thread, so what they read is waited for once more at the end."""
+        """Wait for the standbys at the end, because each call is a separate operation on the thread."""
         try:
             yield
         except KeptworkError as error:
@@ -70,7 +70,7 @@ class VisitingStore:
         await self._confirmed()
 
     async def _refuse(self, error: KeptworkError) -> NoReturn:
-        """Raise a refusal when the standbys have the rows that it rests on."""
+        """Raise a refusal once the standbys have the rows that it rests on."""
         if not isinstance(error, StoreError):
             await self._confirmed()
         raise error
@@ -83,7 +83,7 @@ class VisitingStore:
         await self._asked(read)
 
     def within(self, transaction: Any) -> Enqueues:
-        """The queue inside a transaction that was opened in the caller's loop."""
+        """Return the queue inside a transaction that was opened in the caller's loop."""
         if isinstance(transaction, VisitingTransaction):
             return cast("Enqueues", transaction)
         if self._seen is None:
@@ -97,11 +97,11 @@ class VisitingStore:
             yield event
 
     def listen(self, heard: Callable[[], None]) -> Callable[[], None]:
-        """Rings get lost on the way to another loop, as any ring may. Whoever listens also looks now and then."""
+        """Do nothing: notifications are not passed to other loops. Callers also check periodically."""
         return _nothing
 
     async def close(self) -> None:
-        """The thread closes its store."""
+        """Do nothing: the thread closes its store."""
 
     async def _asked(self, ask: Callable[[Store], Awaitable[T]]) -> T:
         async def on_the_thread(lane: AppLane) -> T:
@@ -115,7 +115,7 @@ class VisitingStore:
 
     @asynccontextmanager
     async def _lent(self, begin: Begin) -> AsyncIterator[VisitingTransaction]:
-        """One task of the thread opens and ends the transaction, whatever becomes of the caller's task meanwhile."""
+        """Open and end the transaction in one task of the thread, whatever happens to the caller's task meanwhile."""
         stay, scope = _Stay(lambda store: begin(self._narrow(store))), Scope()
         hosting = asyncio.ensure_future(self._door.hand(stay.host, long=True))
         try:
@@ -145,7 +145,7 @@ class _Undone(Exception):
 
 
 class _Stay:
-    """A transaction that a task of the thread holds open until the caller has ended it."""
+    """A transaction that a task of the thread keeps open until the caller ends it."""
 
     def __init__(self, begin: Begin) -> None:
         self._begin = begin
@@ -166,7 +166,7 @@ class _Stay:
 
 
 class VisitingTransaction:
-    """A transaction of the thread's store, for use in the event loop and the block that opened it."""
+    """A transaction of the thread's store, for use in the event loop and block that opened it."""
 
     def __init__(self, stay: _Stay, scope: Scope) -> None:
         self._lane, self._lent = stay.begun.result()
@@ -187,9 +187,9 @@ class VisitingTransaction:
         return handed
 
     def acknowledging(self) -> AbstractAsyncContextManager[None]:
-        """The end of the transaction waits for the standbys."""
+        """Do nothing: the end of the transaction waits for the standbys."""
         return nullcontext()
 
 
 def _nothing() -> None:
-    """There is nothing to stop."""
+    """Do nothing: there is no subscription to end."""

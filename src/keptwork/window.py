@@ -1,4 +1,4 @@
-"""Unique windows and debounce: when several calls are to make one job."""
+"""Unique windows and debouncing, where several calls create one job."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ USUAL_MOST = 10
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Which calls belong together, and for how long: until a unique job may be made again, or until the last call is so
-    long ago that the job runs, at the latest `most_us` after the first."""
+    """Which calls create one job together, and for how long.
+
+    A unique job can be created again after `length_us`. A debounced job runs `length_us` after the last call, at the
+    latest `most_us` after the first.
+    """
 
     key: str
     length_us: int
@@ -34,7 +37,10 @@ class Window:
         *,
         declared_us: int | None = None,
     ) -> Window | None:
-        """What was asked for; none for a plain job. `declared_us` is the window of every job of the kind."""
+        """Return the requested window, or None for a plain job.
+
+        `declared_us` is the window of every job of the kind.
+        """
         if debounce is not None:
             _refuse_beside_debounce(job, unique, declared_us)
             length = _span(debounce)
@@ -48,7 +54,10 @@ class Window:
         return cls(f"unique:{job.kind}:{job.key or hashlib.sha256(job.payload.encode()).hexdigest()}", unique_us)
 
     async def enqueue(self, queue: Any, job: NewJob) -> int:
-        """The job that this call makes or falls to. Its key is that of the window, not one for ever."""
+        """Enqueue the job and return its key, or the key of the job that covers this call.
+
+        Its idempotency key applies only within the window.
+        """
         if not hasattr(queue, "enqueue_unique"):
             raise BadInput(
                 what=f"job {job.kind}: _unique, _debounce and a declared unique= need a transaction of "
@@ -61,7 +70,7 @@ class Window:
 
 
 def _refuse_beside_debounce(job: NewJob, unique: Span | None, declared_us: int | None) -> None:
-    """Refuse options that say when the job runs, or how many there are, in another way."""
+    """Refuse options that set the time or the number of the jobs in another way."""
     if job.delay_us:
         raise BadInput(what="_run_in cannot be combined with _debounce, which sets the delay. Leave one of them out.")
     if unique is not None:
@@ -77,7 +86,7 @@ def _span(span: Span) -> int:
 
 
 async def put_unique(queue: Any, jobs: Sequence[NewJob], length_us: int) -> list[int]:
-    """Enqueue many jobs of a kind that is declared unique, all or none."""
+    """Enqueue several jobs of a kind that is declared unique, all or none."""
     carried = [job._replace(trace_id=spans.carried(job.trace_id)) for job in jobs]
     windows = [(job, window) for job in carried if (window := Window.of(job, None, declared_us=length_us))]
 

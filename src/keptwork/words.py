@@ -1,4 +1,4 @@
-"""Times, lengths and sizes in the words people use, for every edge that shows them."""
+"""Format times, durations, and sizes for display."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
 def moment(us: int | None) -> str:
-    """Microseconds since the epoch as a time in UTC, to the millisecond.
+    """Return microseconds since the epoch as a time in UTC, to the millisecond.
 
     >>> moment(1_794_762_620_123_456)
     '2026-11-15 17:10:20.123Z'
@@ -22,7 +22,7 @@ def moment(us: int | None) -> str:
 
 
 def ago(us: int | None, now_us: int) -> str:
-    """How long a moment is past, in its largest whole unit, or how far ahead: a day ahead is one a second later, too.
+    """Return how long ago a time was, in its largest whole unit, or how far ahead it is, rounded.
 
     >>> ago(0, 90_000_000), ago(7_200_000_000, 0), ago(5, 9), ago(90 * 86_400_000_000, 1_000_000)
     ('1 min ago', 'in 2 h', 'now', 'in 90 d')
@@ -35,7 +35,7 @@ def ago(us: int | None, now_us: int) -> str:
 
 
 def ahead(us: int) -> str:
-    """How long something is still to come, about.
+    """Return the approximate remaining time.
 
     >>> ahead(3_599_000_000), ahead(90_000_000), ahead(1_000)
     ('60 min', '2 min', 'under 1 s')
@@ -45,7 +45,7 @@ def ahead(us: int) -> str:
 
 
 def span(us: int) -> str:
-    """How long something takes, in its largest whole unit.
+    """Return a duration in its largest whole unit.
 
     >>> span(90_000_000), span(7_200_000_000), span(1_000), span(-5)
     ('1 min', '2 h', 'under 1 s', 'under 1 s')
@@ -55,7 +55,7 @@ def span(us: int) -> str:
 
 
 def took(us: float | None) -> str:
-    """How long something took, to the digits people read.
+    """Return an elapsed time with few digits.
 
     >>> took(640), took(2_345), took(1_420_000), took(250_000_000), took(11_100_000_000), took(None)
     ('640 µs', '2.3 ms', '1.4 s', '4m 10s', '3h 5m', '–')
@@ -73,7 +73,7 @@ def took(us: float | None) -> str:
 
 
 def size(count: int) -> str:
-    """How much something holds, as people say it.
+    """Return a size for display.
 
     >>> size(0), size(1023), size(2048), size(5_000_000)
     ('0 bytes', '1,023 bytes', '2.0 KiB', '4.8 MiB')
