@@ -1,4 +1,4 @@
-"""Keptwork runs agent work durably: declared lifecycles, kept and enforced by a database."""
+"""Keptwork runs agent work durably: a database stores declared lifecycles and enforces them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _LOADED_WHEN_ASKED_FOR = {"Keptwork": "keptwork.app", "Context": "keptwork.worke
 
 
 def __getattr__(name: str) -> Any:
-    """The application is loaded when it is asked for, so that a command that needs none starts at once."""
+    """Import the application on first use, so that a command that does not need it starts fast."""
     if name in _LOADED_WHEN_ASKED_FOR:
         return getattr(import_module(_LOADED_WHEN_ASKED_FOR[name]), name)
     raise AttributeError(f"module 'keptwork' has no attribute {name!r}")

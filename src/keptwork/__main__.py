@@ -1,4 +1,4 @@
-"""`python -m keptwork` is the command `keptwork`."""
+"""Run the command `keptwork` as `python -m keptwork`."""
 
 from keptwork.cli.main import run
 

@@ -1,8 +1,8 @@
-"""Where a webhook may go: by https to a public address, and nowhere else unless the deployment names the host.
+"""Check where a webhook can go: by https to a public address, unless the deployment names the host.
 
-A URL is read by one strict pattern, not by a forgiving parser: what two programs might understand in two ways is
-refused. A name is resolved once, every address it has must be public, and the connection is made to exactly one of
-those; whoever resolved it a second time could be told another address. Nothing here does I/O.
+A URL is parsed by one strict pattern, not by a tolerant parser, so a URL that two programs could read differently is
+refused. A host name is resolved once, all of its addresses must be public, and the connection goes to one of these
+addresses. A second lookup could return another address. This module does no I/O.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _LOCAL = ("localhost", "local", "internal", "intranet", "lan", "home.arpa", "oni
 
 _NOWHERE = (".onion", ".invalid")
 
-# Whatever is not the public internet, and what stands for another address (6to4, Teredo, NAT64, mapped ones).
+# Addresses outside the public internet, and those that embed another address (6to4, Teredo, NAT64, mapped).
 _NOT_PUBLIC = tuple(
     ipaddress.IPv4Network(text)
     for text in (
         "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24",
         "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24",
         "224.0.0.0/4", "240.0.0.0/4",
-        "168.63.129.16/32",  # a public number, and yet the host's own services on one of the large clouds
+        "168.63.129.16/32",  # a public address that one of the large clouds uses for the host's own services
     )
 )  # fmt: skip
 _OF_ONES_OWN = tuple(
@@ -51,7 +51,7 @@ _NOT_PUBLIC_V6 = tuple(ipaddress.IPv6Network(text) for text in ("2001::/23", "20
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A URL, taken apart."""
+    """The parts of a URL."""
 
     scheme: str
     host: str
@@ -60,17 +60,17 @@ class Endpoint:
 
     @property
     def authority(self) -> str:
-        """As the Host header has it."""
+        """The host and port for the Host header."""
         name = f"[{self.host}]" if ":" in self.host else self.host
         return name if self.port == DEFAULT_PORTS[self.scheme] else f"{name}:{self.port}"
 
 
 class Allowed(frozenset[tuple[str, int | None]]):
-    """Hosts the deployment names, with a port or with any: there, http and private addresses are let through."""
+    """Hosts that the deployment names, with a port or with any port. They can use http and private addresses."""
 
     @classmethod
     def of(cls, text: str) -> Allowed:
-        """From `host[:port],…`, as in KEPTWORK_WEBHOOK_ALLOW."""
+        """Parse `host[:port],…`, as in KEPTWORK_WEBHOOK_ALLOW."""
         return cls(_named(entry.strip()) for entry in text.split(",") if entry.strip())
 
     def names(self, endpoint: Endpoint) -> bool:
@@ -81,7 +81,7 @@ NOBODY = Allowed()
 
 
 def endpoint(url: object, allowed: Allowed = NOBODY) -> Endpoint:
-    """A URL that a webhook may have, taken apart; any other is `BadInput`, which does not repeat it."""
+    """Return the parts of a webhook URL. Raise `BadInput`, without the URL, if it is not allowed."""
     found = _parsed(url)
     if not allowed.names(found):
         _insist_public(found)
@@ -89,7 +89,7 @@ def endpoint(url: object, allowed: Allowed = NOBODY) -> Endpoint:
 
 
 def addresses(endpoint: Endpoint, resolved: Sequence[str], allowed: Allowed = NOBODY) -> list[str]:
-    """The addresses a name has, all of which must be public."""
+    """Return the addresses of the host. Raise `BadInput` if any of them is not public."""
     if not resolved:
         raise _refused(f"its host {endpoint.host} has no address")
     if not allowed.names(endpoint):
@@ -101,13 +101,13 @@ def addresses(endpoint: Endpoint, resolved: Sequence[str], allowed: Allowed = NO
 
 
 def shown(url: str) -> str:
-    """A URL fit to be shown: what comes after a question mark may be somebody's token."""
+    """Return the URL for display, without its query, which can contain a token."""
     before, question, _ = url.partition("?")
     return f"{before}?***" if question else before
 
 
 def refusal(address: str) -> str | None:
-    """Why nothing is sent to this address; none if it is a public one."""
+    """Return why nothing is sent to this address, or None if it is public."""
     try:
         ip = ipaddress.ip_address(address)
     except ValueError:
@@ -149,7 +149,7 @@ def _what_is_wrong(url: str) -> str:
 
 
 def _host(text: str) -> str:
-    """A name, or an address in the one usual way to write it."""
+    """Return a host name, or an address in its usual form."""
     if text.startswith("["):
         try:
             return str(ipaddress.IPv6Address(text[1:-1]))
@@ -180,12 +180,12 @@ def _insist_public(found: Endpoint) -> None:
 
 
 def _is_nobodys(host: str) -> bool:
-    """Whether no deployment would have a receiver there."""
+    """Return whether no deployment could have a receiver at this host."""
     return refusal(host) is not None and not _is_ones_own(host) if _is_address(host) else host.endswith(_NOWHERE)
 
 
 def _is_ones_own(address: str) -> bool:
-    """Whether it is of this machine, or of a network of one's own."""
+    """Return whether the address belongs to this host or to a private network."""
     return any(ipaddress.ip_address(address) in network for network in _OF_ONES_OWN)
 
 

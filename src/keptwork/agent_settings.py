@@ -1,4 +1,4 @@
-"""What `keptwork.toml` may say of agents: `[models]`, `[budgets]`, `[agents]`. In words: docs/how-to/agents.md."""
+"""The `[models]`, `[budgets]`, and `[agents]` sections of `keptwork.toml`. Explained in docs/how-to/agents.md."""
 
 from __future__ import annotations
 
@@ -20,15 +20,17 @@ TIERS = {
     "openai": {"haiku": "gpt-5.4-nano", "sonnet": "gpt-5.4-mini", "opus": "gpt-5.4"},
     "offline": {"haiku": "offline-haiku", "sonnet": "offline-sonnet", "opus": "offline-opus"},
 }
-"""The model of each tier where the file names none: those that genai-prices knows, and that do not think unasked, since
-thoughts would have to be handed back to them turn by turn."""
+"""The default model of each tier: one that genai-prices knows, and that does not think by default.
+
+Thoughts would have to be sent back to the model in every turn.
+"""
 
 MICROS = 1_000_000
 LONGEST_CALL_US = 3600 * 1_000_000
 
 
 def _url(value: str) -> str:
-    """Where a server is. A password in it would be shown wherever the address is."""
+    """Return the URL of a server. Refuse a password, because it would be shown wherever the URL is."""
     try:
         parts = urlsplit(value)
         whole = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
@@ -112,7 +114,7 @@ class Models(Model):
         return self
 
     def name(self, provider: str, tier: str) -> str:
-        """The model of a tier, at a provider."""
+        """Return a provider's model of a tier."""
         said: str | None = getattr(self, tier)
         return said or TIERS[provider][tier]
 
@@ -128,7 +130,7 @@ class Budgets(Model):
 
     @property
     def caps(self) -> dict[str, int]:
-        """In micro-USD, by scope (`job`, `flow`, `tenant`, `day`); those that there are."""
+        """The configured caps in micro-USD, by scope (`job`, `flow`, `tenant`, `day`)."""
         said = {"job": self.job_usd, "flow": self.flow_usd, "tenant": self.tenant_usd, "day": self.day_usd}
         return {scope: _micros(amount) for scope, amount in said.items() if amount is not None}
 

@@ -1,7 +1,7 @@
-"""What a tenant may ask of a server: how often, how much at once, and how many of its jobs may wait.
+"""Tenant limits on a server: request rate, concurrency, and queued jobs.
 
-A server has settings (`[server]` in keptwork.toml). A tenant can have its own, which are stored in the database and
-apply on every server.
+A server has settings (`[server]` in keptwork.toml). A tenant can have its own limits, which are stored in the database
+and apply on every server.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LARGEST = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """The bounds of one tenant; 0 is no bound. All but `max_queued` are counted by each server process for itself."""
+    """The limits of one tenant. 0 means no limit. Each server process counts for itself, except for `max_queued`."""
 
     requests_per_second: int = 1_000
     burst: int = 2_000
@@ -31,8 +31,9 @@ class Allowance:
                 raise BadInput(what=f"{name} is {value!r}; it must be a whole number from 0 (no bound) to {LARGEST}")
 
     def of_tenant(self, own: str | None) -> Allowance:
-        """What holds for a tenant with this of its own. What a newer program set, and this one does not know, is passed
-        over.
+        """Return the limits of a tenant that overrides these with its own.
+
+        Limits that a newer program stored, and this one does not know, are ignored.
 
         >>> Allowance().of_tenant('{"max_queued": 5, "colour": "red"}').max_queued
         5
@@ -44,7 +45,7 @@ NAMES = tuple(one.name for one in fields(Allowance))
 
 
 def own_limits(text: str | None) -> dict[str, int]:
-    """What a tenant has of its own."""
+    """Return a tenant's own limits."""
     found = json.loads(text) if text else {}
     if not isinstance(found, dict):
         raise BadInput(what=f"the limits of a tenant are {text}; they must be a JSON object")
@@ -52,7 +53,7 @@ def own_limits(text: str | None) -> dict[str, int]:
 
 
 def changed(text: str | None, changes: Mapping[str, int | None]) -> str | None:
-    """The same with these changed; what is none stays as it is.
+    """Return a tenant's own limits with these changes. None leaves a limit unchanged.
 
     >>> changed('{"burst": 5}', {"max_queued": 7, "burst": None})
     '{"burst": 5, "max_queued": 7}'

@@ -1,7 +1,8 @@
-"""Keys to the HTTP API: how one is made and read, what is kept of it, and what it may be for.
+"""API keys: their creation, parsing, stored form, and scopes.
 
-A key is `kw_`, 256 random bits and a checksum, in letters and digits. The checksum tells a mistyped key before a
-database is asked. What is kept is its SHA-256 alone: bits that nobody can guess need neither salt nor a slow hash.
+A key is `kw_`, 256 random bits, and a checksum, in letters and digits. The checksum detects a mistyped key without a
+database query. Only the SHA-256 of a key is stored: random bits that cannot be guessed need neither a salt nor a slow
+hash.
 """
 
 from __future__ import annotations
@@ -21,14 +22,17 @@ from keptwork.secret import Secret
 PREFIX = "kw_"
 BITS = 256
 ALPHABET = digits + ascii_letters
-BODY_LENGTH, CHECKSUM_LENGTH = 43, 6  # the fewest signs that hold 256 bits, and 32
+BODY_LENGTH, CHECKSUM_LENGTH = 43, 6  # the fewest characters that hold 256 bits, and 32
 LENGTH = len(PREFIX) + BODY_LENGTH + CHECKSUM_LENGTH
 _FORM = re.compile(rf"{PREFIX}[0-9A-Za-z]{{{BODY_LENGTH + CHECKSUM_LENGTH}}}")
 
 
 class Scope(StrEnum):
-    """What a key may be for. None includes another, but for `admin`, which includes all. A key that is to answer what
-    is asked of somebody (`approval: {by: ops}`) has a scope named for them: `approve:ops`."""
+    """The permissions of a key. Only `admin` includes others: it includes all.
+
+    A key that can decide requests for a named reviewer (`approval: {by: ops}`) has a scope with that name:
+    `approve:ops`.
+    """
 
     READ = "read"
     WRITE = "write"
@@ -38,27 +42,27 @@ class Scope(StrEnum):
 
 
 class ApiKey(Secret):
-    """A key that is well-formed; whether it opens anything is for a store to say."""
+    """A well-formed key. Only a store knows whether it is valid."""
 
     __slots__ = ()
 
     @property
     def hash(self) -> str:
-        """What is kept of it, and what it is found by."""
+        """The stored hash, by which the key is found."""
         return hash_of(self.value)
 
     def matches(self, hash: str) -> bool:
-        """Whether that is its hash, in a time that does not tell how much of it is."""
+        """Return whether this is the key's hash, in constant time."""
         return hmac.compare_digest(self.hash.encode(), hash.encode("utf-8", "replace"))
 
 
 def hash_of(text: str) -> str:
-    """What would be kept of a text if it were a key."""
+    """Return the hash that a key with this text would have."""
     return sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def new(random_bits: Callable[[int], int] = secrets.randbits) -> ApiKey:
-    """A key that nobody has.
+    """Return a new key.
 
     >>> new(lambda bits: 1).value
     'kw_00000000000000000000000000000000000000000012rpVfq'
@@ -68,7 +72,7 @@ def new(random_bits: Callable[[int], int] = secrets.randbits) -> ApiKey:
 
 
 def parse(text: str) -> ApiKey | None:
-    """The key that a text is; none if it is mistyped or is no key at all.
+    """Return the key in a text, or None if it is mistyped or not a key.
 
     >>> parse("kw_00000000000000000000000000000000000000000012rpVfq")
     ApiKey(hidden)
@@ -87,7 +91,7 @@ _APPROVER = re.compile(rf"{Scope.APPROVE}:[A-Za-z_][\w-]{{0,99}}")
 
 
 def approver(who: str | None) -> str:
-    """The scope it takes to answer what is asked of somebody, or of anyone.
+    """Return the scope that decides requests for this reviewer, or for any reviewer.
 
     >>> approver("ops"), str(approver(None))
     ('approve:ops', 'approve')
@@ -96,12 +100,12 @@ def approver(who: str | None) -> str:
 
 
 def answers_somebody(scopes: Iterable[str]) -> bool:
-    """Whether one of the scopes is for what is asked of somebody in particular."""
+    """Return whether one of the scopes is for a named reviewer."""
     return any(_APPROVER.fullmatch(scope) for scope in scopes)
 
 
 def known_scopes(names: Iterable[str]) -> tuple[str, ...]:
-    """Those of the names that are scopes, each once: as they are declared, and then whose approvals they are for.
+    """Return the valid scopes among the names, each once: those of `Scope` in order, then those for reviewers.
 
     >>> known_scopes(["approve:ops", "write", "fly", "read", "write"])
     ('read', 'write', 'approve:ops')
@@ -111,7 +115,7 @@ def known_scopes(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def scopes_of(names: Iterable[str]) -> tuple[str, ...]:
-    """The scopes of these names; one that is none, or none at all, is refused.
+    """Return the scopes of these names. Raise `BadInput` for an unknown scope, or if there is none.
 
     >>> scopes_of(["write", "read", "write"])
     ('read', 'write')
@@ -132,7 +136,7 @@ def _checksum(text: str) -> str:
 
 
 def _written(number: int, length: int) -> str:
-    """A number in letters and digits, always as long."""
+    """Return a number in letters and digits, padded to the length."""
     signs = []
     for _ in range(length):
         number, sign = divmod(number, len(ALPHABET))

@@ -1,4 +1,4 @@
-"""A breaker as it is declared: when it opens, for how long, and what becomes of the work that needs it meanwhile."""
+"""The declaration of a circuit breaker: when it opens, for how long, and what happens to jobs that need it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from keptwork.errors import BadInput
 from keptwork.moments import Span, span_us
 
 HOLD = "breaker:"
-"""What the hold of a breaker begins with; its name follows."""
+"""Prefix of the hold of a breaker. The name of the breaker follows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Breaker:
-    """Opens after `failure_threshold` failures in a row. After the `cooldown` one job at a time is let through to try,
-    and `success_threshold` good tries close it. Meanwhile the jobs that need it are held back and spend no attempt;
-    with `on_open="fail"` they fail at once.
+    """A circuit breaker that opens after `failure_threshold` consecutive failures.
+
+    After the `cooldown`, one job at a time runs as a probe, and `success_threshold` successful probes close the
+    breaker. Until then, jobs that need it are held and spend no attempt. With `on_open="fail"`, they fail immediately.
 
     >>> Breaker("payments-api", cooldown="2m").cooldown_us
     120000000
@@ -45,17 +46,17 @@ class Breaker:
 
     @classmethod
     def of(cls, declared: str | Breaker) -> Breaker:
-        """By its name alone, or with its settings."""
+        """Return a breaker with the default settings for a name, or the breaker itself."""
         return cls(declared) if isinstance(declared, str) else declared
 
     @property
     def hold(self) -> str:
-        """What the jobs that it holds back are held by."""
+        """The hold of the jobs that the breaker holds."""
         return hold_of(self.name)
 
     @property
     def hold_key(self) -> str | None:
-        """What its jobs are found by when it opens; none if they are not to be held."""
+        """The hold that marks its jobs, so that they are found when it opens, or None if they are not held."""
         return self.hold if self.on_open == "hold" else None
 
     @property
@@ -64,7 +65,7 @@ class Breaker:
 
     @property
     def settings(self) -> dict[str, int]:
-        """What its row keeps of it."""
+        """The settings that its row stores."""
         return {
             "failure_threshold": self.failure_threshold,
             "cooldown_us": self.cooldown_us,
@@ -72,12 +73,12 @@ class Breaker:
         }
 
     def agrees_with(self, row: Mapping[str, Any]) -> bool:
-        """Whether the row has these settings."""
+        """Return whether the row has these settings."""
         return all(row[column] == value for column, value in self.settings.items())
 
 
 def hold_of(name: str) -> str:
-    """What the jobs that a breaker of that name holds back are held by.
+    """Return the hold of the jobs that a breaker of this name holds.
 
     >>> hold_of("tool:ruff")
     'breaker:tool:ruff'

@@ -1,7 +1,7 @@
-"""Money: amounts as people write and read them, caps, and what a budget and the jobs it holds back are called.
+"""Budgets: amounts of money as text, caps, and the names of budgets and their holds.
 
-Amounts are whole millionths of a dollar. A budget is for a job, a flow (the outermost one), all of a tenant, or a
-day of a tenant's; days are those of UTC, by the database's clock.
+Amounts are integer millionths of a dollar. A budget is for a job, a flow (the outermost one), a tenant in total, or one
+day of a tenant. Days are in UTC, by the database's clock.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from keptwork import ids
 from keptwork.errors import BadInput
 
 HOLD = "budget:"
-"""What the hold of a budget begins with; its scope and its subject follow."""
+"""Prefix of the hold of a budget. Its scope and subject follow."""
 
 TOTAL = "total"
-"""The subject of the budget for all of a tenant."""
+"""The subject of a tenant's total budget."""
 
 MICROS = 1_000_000
 DAY_US = 86_400_000_000
@@ -27,7 +27,7 @@ _FIRST_DAY = date(1970, 1, 1)
 
 
 class Scope(StrEnum):
-    """What a budget is for, in the order in which a call is refused by them."""
+    """The scopes of budgets, in the order in which they are checked."""
 
     JOB = "job"
     FLOW = "flow"
@@ -37,8 +37,10 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """What may be spent where nobody said otherwise, in millionths of a dollar; none is no cap. A warning is given when
-    so many percent of a cap are spent."""
+    """The default caps in millionths of a dollar. None means no cap.
+
+    A warning is given when `warn_percent` of a cap is spent.
+    """
 
     job: int | None = None
     flow: int | None = None
@@ -55,7 +57,7 @@ class Caps:
         day_usd: Decimal | float | str | None = None,
         warn_at: float = 0.8,
     ) -> Caps:
-        """As a configuration says them."""
+        """Return the caps that a configuration sets."""
         job, flow, tenant, day = (
             None if usd is None else micros(usd) for usd in (job_usd, flow_usd, tenant_usd, day_usd)
         )
@@ -64,7 +66,7 @@ class Caps:
         return cls(job, flow, tenant, day, round(warn_at * 100))
 
     def of(self, scope: str) -> int | None:
-        """The cap for one scope."""
+        """Return the cap of one scope, or None."""
         cap: int | None = getattr(self, Scope(scope).value)
         return cap
 
@@ -73,14 +75,14 @@ NO_CAPS = Caps()
 
 
 def micros(usd: Decimal | float | str) -> int:
-    """An amount of dollars in millionths, exactly; what cannot be one is refused.
+    """Return an exact amount of dollars in millionths. Raise `BadInput` if it is not a valid amount.
 
     >>> micros("2"), micros("$12.40"), micros(0.0123)
     (2000000, 12400000, 12300)
     """
     try:
         amount = Decimal(str(usd).strip().removeprefix("$")) * MICROS
-        possible = 0 <= amount <= LARGEST_MICROS  # looked at first: a number may have a million digits
+        possible = 0 <= amount <= LARGEST_MICROS  # checked first, because a number can have a million digits
     except ArithmeticError:
         raise BadInput(what=f"{usd!r} is no amount of dollars; write one like 2.50") from None
     if not possible or amount != int(amount):
@@ -89,7 +91,7 @@ def micros(usd: Decimal | float | str) -> int:
 
 
 def dollars(amount: int) -> str:
-    """An amount as people read it.
+    """Return an amount for display.
 
     >>> dollars(12_400_000), dollars(12_345), dollars(500_000), dollars(850), dollars(7), dollars(-9_500_000)
     ('$12.40', '$0.0123', '$0.50', '$0.00085', '$0.000007', '-$9.50')
@@ -101,7 +103,7 @@ def dollars(amount: int) -> str:
 
 
 def hold_of(scope: str, subject: str) -> str:
-    """What the jobs that a budget holds back are held by.
+    """Return the hold of the jobs that a budget holds.
 
     >>> hold_of("day", "2026-11-16")
     'budget:day:2026-11-16'
@@ -110,7 +112,7 @@ def hold_of(scope: str, subject: str) -> str:
 
 
 def owner_of(held_by: str | None) -> int | None:
-    """Whose budget holds a job back, as its row has it; none if none does.
+    """Return the owner of the budget that holds a job, as its row stores it, or None.
 
     >>> owner_of("budget:day:1970-01-03"), owner_of("budget:tenant:total"), owner_of("breaker:api"), owner_of(None)
     (2, 0, None, None)
@@ -127,17 +129,17 @@ def owner_of(held_by: str | None) -> int | None:
 
 
 def day_of(us: int) -> int:
-    """The number of the day of a moment, counted from 1970."""
+    """Return the number of a time's day, counted from 1970."""
     return us // DAY_US
 
 
 def midnight_after(day: int) -> int:
-    """When a day is over."""
+    """Return the time at which a day ends."""
     return (day + 1) * DAY_US
 
 
 def day_name(day: int) -> str:
-    """A day as people write it.
+    """Return the name of a day.
 
     >>> day_name(20_773)
     '2026-11-16'
@@ -146,7 +148,7 @@ def day_name(day: int) -> str:
 
 
 def day_called(name: str) -> int | None:
-    """The number of a day by its name; none if it is none.
+    """Return the number of a day from its name, or None if the name is invalid.
 
     >>> day_called("2026-11-16"), day_called("soon")
     (20773, None)

@@ -1,6 +1,6 @@
-"""The host's time, made fit to decide by: it never goes back and never stands still.
+"""The host's time, for decisions: it never goes back and never stops.
 
-PostgreSQL has its own clock (`keptwork_now()`); this one serves SQLite. Tests replace it with theirs.
+PostgreSQL has its own clock (`keptwork_now()`); this clock serves SQLite. Tests replace it with their own.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Where time comes from."""
+    """A source of time."""
 
     def now(self, at_least: int = 0) -> int:
-        """Microseconds since 1970, later than or equal to every answer before and to `at_least`."""
+        """Return microseconds since 1970. The result is never below an earlier one, or below `at_least`."""
         ...
 
 
 class HostClock:
-    """The wall clock, carried on by the monotonic one whenever the wall clock is set back."""
+    """The wall clock, continued by the monotonic clock while the wall clock is set back."""
 
     def __init__(self) -> None:
         self._base = time.time_ns() // 1000
@@ -33,7 +33,7 @@ class HostClock:
 
 
 class ManualClock:
-    """A clock that moves when it is told to.
+    """A clock that moves only when a test advances it.
 
     >>> clock = ManualClock(start=1_000); clock.advance(500); clock.now()
     1500

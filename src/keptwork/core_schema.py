@@ -1,7 +1,7 @@
-"""YAML's core schema, version 1.2: which words without quotes stand for something else than themselves.
+"""YAML's core schema, version 1.2: which unquoted words are not strings.
 
-Those are numbers, `true` and `false`, and `null`. The library has the schema of version 1.1, by which `no` and `on` are
-booleans too, `1_000` and `1:30` numbers, and `010` is 8.
+These are numbers, `true` and `false`, and `null`. The library implements version 1.1, in which `no` and `on` are
+Booleans, `1_000` and `1:30` are numbers, and `010` is 8.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _BASES = {"0o": 8, "0x": 16}
 
 
 def scalar(text: str) -> Any:
-    """What a word without quotes stands for; a number that cannot be kept is a `ValueError`.
+    """Return the value of an unquoted word. Raise ValueError for a number that cannot be stored.
 
     >>> [scalar(text) for text in ("no", "true", "1_000", "1:30", "010", "0o17", "1e3", "~", "1.10")]
     ['no', True, '1_000', '1:30', 10, 15, 1000.0, None, 1.1]
@@ -38,7 +38,7 @@ def scalar(text: str) -> Any:
 
 
 def value(kind: str, text: str) -> Any:
-    """The value of that kind that a word stands for; one that stands for none of it is a `ValueError`."""
+    """Return the value of a word of this kind. Raise ValueError if the word is not of this kind."""
     if not _WORDS[kind].fullmatch(text):
         raise ValueError(f"{text!r} is no {kind}")
     if kind == "null":
@@ -62,13 +62,13 @@ def _float(text: str) -> float:
 
 
 class Loader(yaml.SafeLoader):
-    """Reads plain data by this schema."""
+    """Loads plain data by this schema."""
 
-    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - as the library has it; none of its own are left
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - the library's own; its resolvers are left out
 
 
 def load(text: str) -> Any:
-    """The data of a document; what is no YAML is a `YAMLError`."""
+    """Return the data of a document. Raise `YAMLError` if it is not valid YAML."""
     loader = Loader(text)
     try:
         return loader.get_single_data()

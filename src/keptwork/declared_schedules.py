@@ -1,4 +1,4 @@
-"""The schedules an application declares: collected while its modules load, kept in the database by its workers."""
+"""The schedules that an application declares: collected while its modules load, then stored by its workers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from keptwork.store import NewJob, Store
 
 
 class How(TypedDict, total=False):
-    """What is said of a schedule beside its job."""
+    """The options of a schedule, besides its job."""
 
     cron: str | None
     every: Span | None
@@ -26,7 +26,7 @@ class How(TypedDict, total=False):
 
 
 class Declared(NamedTuple):
-    """A schedule and the job it enqueues."""
+    """A schedule and the job that it enqueues."""
 
     schedule: Declaration
     kind: JobType
@@ -34,13 +34,13 @@ class Declared(NamedTuple):
 
 
 class DeclaredSchedules:
-    """Those of one application, by name."""
+    """The schedules of one application, by name."""
 
     def __init__(self) -> None:
         self._declared: dict[str, Declared] = {}
 
     def add(self, kind: JobType, how: How) -> None:
-        """One more; what is wrong with it is said here, where it is declared."""
+        """Add a schedule. Raise `BadInput` here, where it is declared, if it is invalid."""
         name = how.get("name") or kind.name
         arguments = how.get("arguments") or {}
         if name in self._declared:
@@ -55,7 +55,7 @@ class DeclaredSchedules:
         self._declared[name] = Declared(declaration, kind, arguments)
 
     async def keep(self, store: Store, new_job: Callable[[JobType, Mapping[str, Any]], NewJob]) -> None:
-        """Puts them into the database."""
+        """Store the schedules in the database."""
         for declared in self._declared.values():
             job = new_job(declared.kind, declared.arguments)
             await schedules.put(store, declared.schedule, job, schedules.DECLARED)

@@ -1,8 +1,8 @@
-"""What is generated from the code: `python -m keptwork.docs [--check] [FOLDER]`.
+"""Generate documentation pages and the typed client from the code: `python -m keptwork.docs [--check] [FOLDER]`.
 
-These are pages of the documentation and, in the source beside it, the modules of the typed client. A page is a path and
-a function that returns its text; `PAGES` lists them all. A generated file says so in its first line, which is also how
-one that is no longer generated is found and removed. Nothing here depends on the terminal.
+A page is a path and a function that returns its text; `PAGES` lists all of them. The first line of a generated file
+says that it is generated. By that line, a file that is no longer generated is found and removed. The output does not
+depend on the terminal.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Page = Callable[[], str]
 
 
 def lifecycle_page(lifecycle: Lifecycle) -> str:
-    """One lifecycle: what it is, its diagram, its moves and states."""
+    """Return the page of one lifecycle: its description, diagram, moves, and states."""
     return (
         f"# The {lifecycle.name} lifecycle\n\n{_about(lifecycle)}\n\n"
         f"```mermaid\n{render.mermaid(lifecycle)}```\n\n{render.markdown(lifecycle)}{_on_epochs(lifecycle)}"
@@ -41,7 +41,7 @@ def lifecycle_page(lifecycle: Lifecycle) -> str:
 
 
 def lifecycle_index() -> str:
-    """All lifecycles, one line each."""
+    """Return the page that lists all lifecycles, one line each."""
     lines = (f"- [{lifecycle.name}]({lifecycle.name}.md): {_about(lifecycle)}" for lifecycle in LIFECYCLES.values())
     intro = (
         "Every entity is in exactly one declared state and moves only along a declared move; each move\n"
@@ -53,7 +53,7 @@ def lifecycle_index() -> str:
 
 
 def _about(lifecycle: Lifecycle) -> str:
-    """The first paragraph of the module that declares it."""
+    """Return the first paragraph of the docstring of the module that declares the lifecycle."""
     module = import_module(f"keptwork.lifecycle.{lifecycle.name.replace('-', '_')}")
     return " ".join((module.__doc__ or "").strip().split("\n\n")[0].split())
 
@@ -68,7 +68,7 @@ def _on_epochs(lifecycle: Lifecycle) -> str:
 
 
 def cli_page() -> str:
-    """Every command with its arguments and options."""
+    """Return the page of all commands with their arguments and options."""
     intro = (
         "Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 failed, 2 usage, 124\n"
         "time over (`jobs wait`), 130 interrupted. With `--json` an error is JSON too. `NO_COLOR` is\n"
@@ -84,7 +84,7 @@ def cli_page() -> str:
 
 
 def commands() -> Iterator[tuple[str, Any]]:
-    """Every command that can be typed, as (words, command), in the order of the help."""
+    """Yield every visible command as (words, command), in the order of the help."""
     yield "keptwork", get_command(app)
     for name, entry in COMMANDS.items():
         yield from _below(f"keptwork {name}", load(name, entry))
@@ -119,7 +119,7 @@ def _option_names(parameter: Any) -> str:
 
 
 def _described(parameter: Any) -> str:
-    """The help of a parameter and its default, if that is something to know."""
+    """Return the help of a parameter, with its default unless that is empty."""
     text = " ".join((parameter.help or "").split()).replace("|", "\\|")
     default = parameter.default
     if parameter.required or default in (None, False, (), []) or callable(default):
@@ -131,7 +131,7 @@ def _described(parameter: Any) -> str:
 
 
 def errors_page() -> str:
-    """Every error with its message, HTTP status and exit code."""
+    """Return the page of all errors with their messages, HTTP statuses, and exit codes."""
     rows = (f"| `{e.__name__}` | {_message(e)} | {e.status} | {e.exit_code} |" for e in _declared_errors())
     intro = "What is in braces is filled in when the error is raised. Each is a `keptwork.errors.KeptworkError`."
     head = "| error | message | HTTP status | exit code |\n|---|---|---|---|"
@@ -139,7 +139,7 @@ def errors_page() -> str:
 
 
 def problems_page() -> str:
-    """Every type of problem document that the HTTP API can answer with."""
+    """Return the page of all types of problem documents in responses of the HTTP API."""
     rows = (f"| `{e.problem()}` | {e.title()} | {e.status} | {_message(e)} |" for e in _declared_errors())
     intro = (
         "An answer of the HTTP API that is no success is a problem document (RFC 9457, `application/problem+json`):\n"
@@ -166,7 +166,7 @@ def _message(error: type[errors.KeptworkError]) -> str:
 
 
 def metrics_page() -> str:
-    """Every metric with its labels, and where its figures come from."""
+    """Return the page of all metrics with their labels and sources."""
     parts = (f"## {title}\n\n{intro}\n\n{_metrics_of(source)}" for source, title, intro in _SOURCES)
     intro = (
         "`keptwork stats` shows them, `keptwork stats --json` gives them to programs, `keptwork stats --prometheus`\n"
@@ -206,8 +206,8 @@ def _metrics_of(source: str) -> str:
 
 
 def routes_page() -> str:
-    """Every route of the HTTP API, with the scope it needs."""
-    from keptwork.http.catalogue import routes  # the server is an extra: only whoever writes pages needs it
+    """Return the page of all HTTP routes with their scopes."""
+    from keptwork.http.catalogue import routes  # imported here because the server is an optional dependency
 
     rows = (f"| `{one.method} {one.path}` | {one.scope or '–'} | {' '.join(one.about.split())} |" for one in routes())
     intro = (
@@ -238,8 +238,8 @@ CLIENT = Path("src/keptwork/client")
 
 
 def client_modules() -> dict[str, Page]:
-    """The typed client, by the paths of its modules."""
-    from keptwork.http.app import described  # the server is an extra: only whoever writes pages needs it
+    """Return the modules of the typed client by their paths."""
+    from keptwork.http.app import described  # imported here because the server is an optional dependency
     from keptwork.openapi import methods, models
 
     document = described()
@@ -249,7 +249,7 @@ def client_modules() -> dict[str, Page]:
 
 
 class Tree(NamedTuple):
-    """A folder with generated files of one kind: how they end, what their first line is, and what follows it."""
+    """A folder with generated files of one kind: their name pattern, first line, and content."""
 
     folder: Path
     pattern: str
@@ -262,14 +262,14 @@ class Tree(NamedTuple):
             yield self.folder / path, f"{self.mark}{gap}{page()}"
 
     def leftovers(self) -> list[Path]:
-        """Files that say they are generated, and are not."""
+        """Return files that are marked as generated but are not generated any more."""
         known = {self.folder / path for path in self.pages}
         found = sorted(self.folder.rglob(self.pattern))
         return [path for path in found if path not in known and _first_line(path) == self.mark]
 
 
 def _trees(folder: Path) -> Iterator[Tree]:
-    """The documentation, and the client in the source beside it, if that is there."""
+    """Yield the documentation and, if the source is beside it, the typed client."""
     yield Tree(folder, "*.md", MARK, PAGES)
     client = folder.absolute().parent / CLIENT
     if client.is_dir():
@@ -277,12 +277,12 @@ def _trees(folder: Path) -> Iterator[Tree]:
 
 
 def stale(folder: Path) -> list[str]:
-    """What is wrong with the generated files of a folder and the source beside it: one line each, naming the file."""
+    """Return the problems of all generated files, one line each, naming the file."""
     return [fault for tree in _trees(folder) for fault in _faults(tree)]
 
 
 def write(folder: Path) -> None:
-    """Write every page and module, and remove those that are no longer generated."""
+    """Write every page and module, and remove files that are no longer generated."""
     for tree in _trees(folder):
         for target, text in tree.texts():
             target.parent.mkdir(parents=True, exist_ok=True)

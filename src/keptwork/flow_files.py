@@ -1,4 +1,4 @@
-"""Flow files on disk: a file, and the files of the flows inside it, found from where each of them lies."""
+"""Read a flow file and the files of its nested flows, whose paths are relative to the file that names them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from keptwork.flow.definition import Flow
 from keptwork.flow.document import Document
 
 ENDINGS = (".yaml", ".yml")
-"""What a step's `flow:` ends with that names a file; any other names a template."""
+"""Endings of a step's `flow:` that name a file. Any other text names a template."""
 
 STDIN = "-"
 DEEPEST = 20
@@ -23,7 +23,7 @@ DEEPEST = 20
 
 @dataclass(frozen=True)
 class FlowFile:
-    """A flow as it was read; `library` holds those of its steps, by what the steps call them."""
+    """A flow that was read. `library` has its nested flows by the names that its steps use."""
 
     flow: Flow
     library: Mapping[str, Flow] = field(default_factory=dict)
@@ -31,25 +31,25 @@ class FlowFile:
 
 
 def read_flow(file: str | Path) -> Flow:
-    """The flow in one file, - being stdin; one that cannot be is refused with every problem and its line."""
+    """Return the flow in one file, or in stdin for -. Raise `BadFlow` with every problem and its line."""
     return checked(_document(file))
 
 
 def read(file: str | Path) -> FlowFile:
-    """The flow in a file with all that are inside it, however deep."""
+    """Return the flow in a file with all nested flows, at any depth."""
     folder = Path() if str(file) == STDIN else Path(file).parent
     library: dict[str, Flow] = {}
     return FlowFile(_gathered(_document(file), folder, library, (Path(file).resolve(),)), library, folder.absolute())
 
 
 def described(data: Mapping[str, Any]) -> FlowFile:
-    """The same of what such a file would say; the files of flows inside it are seen from the working folder."""
+    """Return a flow described as a dict, with all nested flows. Their paths are relative to the working directory."""
     library: dict[str, Flow] = {}
     return FlowFile(_gathered(Document("flow", dict(data), {}), Path(), library, ()), library, Path.cwd())
 
 
 def _gathered(document: Document, folder: Path, library: dict[str, Flow], around: tuple[Path, ...]) -> Flow:
-    """The flow in a document; its steps call those inside it by their whole paths, so that each means one file."""
+    """Return the flow in a document. Its steps name nested flows by absolute path, so that each name means one file."""
     flow = checked(document)
     problems, steps = [], list(flow.steps)
     for place, step in enumerate(steps):

@@ -1,7 +1,7 @@
-"""How long things took, as counts in fixed buckets; from them, the time that a given share of them did not exceed.
+"""Histograms of durations: counts in fixed buckets, from which percentiles are estimated.
 
-A bucket is named by its bound: it holds what took longer than the bound before and no longer than its own. The bounds
-double, so a percentile read from them is right to within a factor of two, and usually much closer.
+A bucket is named by its upper bound: it counts durations above the bound before and up to its own. The bounds double,
+so an estimated percentile is within a factor of two of the true one, and usually much closer.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 BOUNDS_US = tuple(2**power for power in range(6, 41))
-"""64 µs, and twice as long each time up to 12.7 days."""
+"""From 64 µs, doubling up to 12.7 days."""
 
 BEYOND = 0
-"""Names the bucket of what took longer than the longest bound."""
+"""The bucket of durations above the highest bound."""
 
 
 def bucket_of(us: int) -> int:
-    """The bound of the bucket a duration belongs to.
+    """Return the bound of a duration's bucket.
 
     >>> bucket_of(64), bucket_of(65), bucket_of(1 << 50) == BEYOND
     (64, 128, True)
@@ -28,14 +28,14 @@ def bucket_of(us: int) -> int:
 
 
 def bucket_sql(us: str) -> str:
-    """The same as SQL, for an expression that is a duration; of no duration, no bucket."""
+    """Return an SQL expression for the bucket of a duration. Null has no bucket."""
     cases = " ".join(f"WHEN {us} <= {bound} THEN {bound}" for bound in BOUNDS_US)
     return f"CASE {cases} WHEN {us} IS NOT NULL THEN {BEYOND} END"
 
 
 @dataclass(slots=True)
 class Histogram:
-    """Counts by bucket, and the sum of what was counted."""
+    """Counts by bucket, and the sum of the counted durations."""
 
     buckets: dict[int, int] = field(default_factory=dict)
     sum_us: int = 0
@@ -45,13 +45,13 @@ class Histogram:
         return sum(self.buckets.values())
 
     def add(self, buckets: Mapping[int, int], sum_us: int) -> None:
-        """Puts another histogram's counts to these."""
+        """Add the counts of another histogram."""
         for bound, count in buckets.items():
             self.buckets[bound] = self.buckets.get(bound, 0) + count
         self.sum_us += sum_us
 
     def cumulative(self) -> list[tuple[int, int]]:
-        """How many did not exceed each bound; the last stands for no bound at all."""
+        """Return how many durations did not exceed each bound. The last entry has no bound."""
         total, found = 0, []
         for bound in (*BOUNDS_US, BEYOND):
             total += self.buckets.get(bound, 0)
@@ -59,9 +59,9 @@ class Histogram:
         return found
 
     def quantile(self, share: float) -> float | None:
-        """The time in µs that this share did not exceed, by a straight line through its bucket, as Prometheus draws it.
+        """Return the duration in µs that this share did not exceed, interpolated in its bucket as in Prometheus.
 
-        What lies beyond the longest bound is shown as that bound. Nothing counted, nothing known.
+        Durations above the highest bound count as that bound. Return None if nothing was counted.
         """
         rank = share * self.count
         before, lower = 0, 0

@@ -1,4 +1,4 @@
-"""The event loop that an open store belongs to: who claims it, and what happens when it ends."""
+"""Track the event loop that an open store belongs to, and close the store when that loop ends."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ PATIENCE_SECONDS = 5.0
 
 
 class Home:
-    """At most one event loop of this process at a time.
+    """The event loop that owns the store, at most one in this process at a time.
 
-    A loop that ends in an orderly way, as by `asyncio.run`, closes its asynchronous generators. One of them closes here
-    what belongs to the loop. From then on calls are handed to a thread, until a loop claims the home for longer.
+    A loop that ends in an orderly way, as with `asyncio.run`, closes its asynchronous generators. One of them closes
+    here what belongs to the loop. From then on, calls run on a thread, until a loop claims the home for longer.
     """
 
     def __init__(self, close: Callable[[], Awaitable[None]], abandon: Callable[[], bool]) -> None:
@@ -40,7 +40,7 @@ class Home:
         return self.place.here
 
     def claim(self, *, for_longer: bool = False) -> bool:
-        """Return whether the running event loop is the home, after making it that if there is none."""
+        """Return whether the running event loop is the home, after making it the home if there is none."""
         here = running_loop()
         if here is None:
             raise BadInput(what="This process was forked inside a running event loop. Start a new one: asyncio.run(…)")
@@ -57,7 +57,7 @@ class Home:
         await anext(self._watch)
 
     async def close(self) -> None:
-        """Close what belongs to the home, where that is still possible, and give the home up."""
+        """Close what belongs to the home, if that is still possible, and leave the home."""
         loop = self.loop
         if loop is running_loop():
             await self._close()
@@ -69,7 +69,7 @@ class Home:
         await self.leave()
 
     async def leave(self) -> None:
-        """Give the home up. The next call claims it again."""
+        """Leave the home. The next call claims it again."""
         watch, self._watch = self._watch, None
         self.loop, self.place, self._left = None, Place(None), False
         if watch is not None:
@@ -79,7 +79,7 @@ class Home:
         try:
             yield
         finally:
-            if self._watch is not None:  # nobody has left it before
+            if self._watch is not None:  # it was not left before
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(PATIENCE_SECONDS):
                         await self._close()
@@ -88,7 +88,7 @@ class Home:
 
 
 class Inherited(Protocol):
-    """Something that a forked child must not go on with."""
+    """An object that a forked child must not use."""
 
     def forked(self) -> None: ...
 
@@ -112,7 +112,9 @@ def _forked() -> None:
 
 
 def keep_for_ever(*things: object) -> None:
-    """Never free what a forked child has from its parent, not even when the interpreter ends: freeing it would take the
-    parent's sockets out of the selector that both processes share."""
+    """Never free objects that a forked child inherited, not even when the interpreter ends.
+
+    To free them would remove the parent's sockets from the selector that both processes share.
+    """
     for thing in things:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))

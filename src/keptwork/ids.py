@@ -1,9 +1,8 @@
-"""Public ids: prefixed UUIDv7 text, made from the 64-bit key a row has inside.
+"""Public IDs: a prefix and a UUIDv7, computed from the 64-bit key of a row.
 
-A key holds its own time: 41 bits of milliseconds since 2024, then 22 bits that tell apart what was made in
-the same millisecond. So the public id needs no column and no index, sorts by time, and can be made for an
-event whose entity is long gone. The last 52 bits are a checksum: a mistyped id is recognised before a query
-is made.
+A key contains its time: 41 bits of milliseconds since 2024, then 22 bits that distinguish keys of the same millisecond.
+A public ID therefore needs no column and no index, sorts by time, and can be computed for an event whose entity was
+deleted. The last 52 bits are a checksum, which detects a mistyped ID without a query.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ _NODE = (1 << 48) - 1
 
 
 def first_key_of(ms: int) -> int:
-    """The lowest key of a millisecond of Unix time."""
+    """Return the lowest key of a millisecond of Unix time."""
     return max(ms - EPOCH_MS, 0) << COUNTER_BITS
 
 
 def public(prefix: str, key: int) -> str:
-    """Write a key as a public id.
+    """Return the public ID of a key.
 
     >>> public("job", first_key_of(1_760_000_000_000) + 7)
     'job_0199c82c-c000-7000-807a-a2a0b8276ff8'
@@ -38,7 +37,7 @@ def public(prefix: str, key: int) -> str:
 
 
 def key_of(text: str) -> tuple[str, int] | None:
-    """Read a public id back as (prefix, key); None when it is not one of ours.
+    """Return the prefix and key of a public ID, or None if the text is not a valid ID.
 
     >>> key_of("job_0199c82c-c000-7000-807a-a2a0b8276ff8") == ("job", first_key_of(1_760_000_000_000) + 7)
     True
@@ -55,7 +54,7 @@ def key_of(text: str) -> tuple[str, int] | None:
 
 
 def _checksum(key: int) -> int:
-    """52 well-mixed bits of a key (the finaliser of splitmix64)."""
+    """Return 52 well-mixed bits of a key (the finalizer of splitmix64)."""
     x = (key + 0x9E3779B97F4A7C15) & _WORD
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
     x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _WORD

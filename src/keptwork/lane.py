@@ -1,4 +1,4 @@
-"""An event loop on a thread of its own, for ordinary code that waits for what it asks of async code."""
+"""An event loop on a thread of its own, for ordinary code that waits for async calls."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ PATIENCE_SECONDS = 5.0
 
 
 def _nothing() -> None:
-    """There is nothing to do at the end."""
+    """Do nothing, when there is nothing to do at the end."""
 
 
 def _settle(answer: asyncio.Future[T], task: asyncio.Task[T], error: BaseException | None) -> None:
-    """Hand the outcome of a task to the loop that waits for it."""
+    """Pass the outcome of a task to the loop that waits for it."""
     if answer.done():
         return
     if task.cancelled():
@@ -32,7 +32,7 @@ def _settle(answer: asyncio.Future[T], task: asyncio.Task[T], error: BaseExcepti
 
 
 class Lane:
-    """A thread that runs what it is handed, from any other thread, until it is closed."""
+    """A thread that runs coroutines for any other thread until it is closed."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
@@ -41,20 +41,23 @@ class Lane:
 
     @property
     def closed(self) -> bool:
-        """Whether it has ended."""
+        """Whether the event loop is closed."""
         return self._loop.is_closed()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """What came of it; what it raised is raised here."""
+        """Run a coroutine and return its result, or raise its exception."""
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
             return future.result()
         finally:
-            future.cancel()  # whoever was interrupted while waiting; else it is done already
+            future.cancel()  # cancels the coroutine if the wait was interrupted; otherwise it has finished
 
     async def awaited(self, coroutine: Coroutine[Any, Any, T], done: Callable[[], None] = _nothing) -> T:
-        """Run a coroutine on the thread for a caller in another event loop. `done` is called on the thread at its end,
-        also when the caller was cancelled meanwhile or the caller's loop is gone."""
+        """Run a coroutine on the thread for a caller in another event loop.
+
+        `done` is called on the thread at its end, even if the caller was cancelled meanwhile or the caller's loop is
+        gone.
+        """
         here = asyncio.get_running_loop()
         answer: asyncio.Future[T] = here.create_future()
         tasks: list[asyncio.Task[T]] = []
@@ -66,7 +69,7 @@ class Lane:
         def finish(task: asyncio.Task[T]) -> None:
             done()
             error = None if task.cancelled() else task.exception()
-            with contextlib.suppress(RuntimeError):  # nobody waits any more where the loop has ended
+            with contextlib.suppress(RuntimeError):  # if the loop has ended, no caller waits
                 here.call_soon_threadsafe(_settle, answer, task, error)
 
         self._loop.call_soon_threadsafe(start)
@@ -77,7 +80,7 @@ class Lane:
             raise
 
     def close(self) -> None:
-        """Lets what is open end, and then the thread."""
+        """Let open work finish, then end the thread."""
         self.run(self._end())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -88,8 +91,11 @@ class Lane:
         await self._loop.shutdown_default_executor()
 
     def _wait_for_the_end_of_the_thread(self) -> None:
-        """Python's join returns a moment before the thread is gone: a fork in that moment would copy the locks that it
-        still holds, OpenSSL's among them, into a child where nobody will ever release them."""
+        """Wait until the system has removed the thread, shortly after `join` returns.
+
+        A fork in between would copy locks that the thread still holds, such as OpenSSL's, into a child where nothing
+        releases them.
+        """
         task, deadline = Path(f"/proc/self/task/{self._thread.native_id}"), time.monotonic() + PATIENCE_SECONDS
         while task.exists() and time.monotonic() < deadline:
             time.sleep(0.0005)

@@ -1,8 +1,8 @@
-"""What our processes log, on stderr: text for people, or a line of JSON for each record.
+"""Logging of Keptwork's processes to stderr, as text or as one line of JSON per record.
 
-It is Python's own logging, with one handler at its root. A record that is made while a job runs, be it by the worker or
-by the job's handler, in the event loop, a thread or a process of its own, carries the ids of the job; one that is made
-while a request is answered, those of the request. Secrets are taken out of what is said before it is written.
+It uses Python's logging, with one handler at the root. A record created while a job runs carries the IDs of the job,
+whether the worker or the handler creates it, in the event loop, a thread, or a process of its own. A record created
+during an HTTP request carries the IDs of the request. Secrets are removed before a record is written.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ job: ContextVar[Job | None] = ContextVar("keptwork_job", default=None)
 """The job whose handler runs here."""
 
 worker: ContextVar[int | None] = ContextVar("keptwork_worker", default=None)
-"""The worker that is at work here."""
+"""The worker that runs here."""
 
 request: ContextVar[Mapping[str, Any] | None] = ContextVar("keptwork_request", default=None)
-"""What is known of the request that is answered here: `request_id`, `tenant`, `trace_id`."""
+"""The current HTTP request: `request_id`, `tenant`, and `trace_id`."""
 
 requests = logging.getLogger("keptwork.requests")
-"""Is told of each request, where somebody listens: only lines of JSON do."""
+"""Receives a record of each request. It is enabled only for JSON output."""
 requests.setLevel(logging.WARNING)
 
 
 def form_wanted(given: str | None = None) -> str:
-    """How to log: as said, else as the environment says, else as text."""
+    """Return the log format: the given one, then that of the environment, then text."""
     wanted = given or os.environ.get(FORM) or TEXT
     if wanted not in (TEXT, JSON):
         raise BadInput(what=f"there is no form {wanted!r} to log in; --log and {FORM} know: {TEXT}, {JSON}")
@@ -52,8 +52,11 @@ def form_wanted(given: str | None = None) -> str:
 
 @contextmanager
 def to_stderr(form: str, handler: logging.Handler | None = None) -> Iterator[None]:
-    """What is logged goes to stderr. Processes that this one starts log in the same form. For text, another handler
-    may be given; what an application does not tell itself is told by it."""
+    """Log to stderr inside this block, and in the same format in child processes.
+
+    For text, another handler can be given. If the application has log handlers of its own, only Keptwork's records are
+    added as text.
+    """
     root, ours = logging.getLogger(), logging.getLogger("keptwork")
     before = root.level, ours.level, os.environ.get(FORM)
     root.setLevel(_level(root.level))
@@ -76,7 +79,7 @@ def to_stderr(form: str, handler: logging.Handler | None = None) -> Iterator[Non
 
 
 def _consoles(root: logging.Logger) -> list[logging.Handler]:
-    """Takes away what an application has set up to write to a terminal: who asks for lines of JSON wants no others."""
+    """Remove and return the application's handlers that write to a terminal, which would mix with lines of JSON."""
     streams = (sys.stdout, sys.stderr)
     found: list[logging.Handler]
     found = [one for one in root.handlers if isinstance(one, logging.StreamHandler) and one.stream in streams]
@@ -86,7 +89,7 @@ def _consoles(root: logging.Logger) -> list[logging.Handler]:
 
 
 def _level(usual: int) -> int:
-    """From which level on others than we are heard."""
+    """Return the level from which records of other loggers are written."""
     wanted = os.environ.get(LEVEL, "").strip().upper()
     if not wanted:
         return usual
@@ -97,21 +100,21 @@ def _level(usual: int) -> int:
 
 
 def json_handler() -> logging.Handler:
-    """Writes lines of JSON to stderr."""
+    """Return a handler that writes lines of JSON to stderr."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines())
     return handler
 
 
 def text_handler() -> logging.Handler:
-    """Writes text to stderr, with the time in UTC."""
+    """Return a handler that writes text to stderr, with times in UTC."""
     handler = logging.StreamHandler()
     handler.setFormatter(Text("%(asctime)sZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S"))
     return handler
 
 
 def like_parent() -> None:
-    """In a process that one of ours has started: logs as that does, if it does."""
+    """Configure logging in a child process as in its parent, if the parent configured it."""
     form, root = os.environ.get(FORM), logging.getLogger()
     if form == JSON:
         _consoles(root)
@@ -121,8 +124,11 @@ def like_parent() -> None:
 
 
 class Beside(logging.Handler):
-    """Writes to what stderr is at the moment. Whoever draws a picture on the terminal stands there meanwhile, and puts
-    lines above it: written past it, they would leave torn pictures behind."""
+    """Writes to the current value of sys.stderr.
+
+    A live display on the terminal replaces sys.stderr and prints lines above itself. Lines written past it would damage
+    the display.
+    """
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -132,8 +138,10 @@ class Beside(logging.Handler):
 
 
 def only_trouble_to_stderr() -> None:
-    """For a command that shows itself what becomes of steps: that the database is out of reach, a handler does not end,
-    or where one failed, it does not show."""
+    """Log only problems, for a command that shows the outcomes of steps itself.
+
+    It does not show that the database is unreachable, that a handler does not end, or where a handler failed.
+    """
 
     def is_trouble(record: logging.LogRecord) -> bool:
         return record.exc_text is not None or (record.levelno >= logging.WARNING and record.module != "report")
@@ -143,25 +151,25 @@ def only_trouble_to_stderr() -> None:
     handler.addFilter(is_trouble)
     ours = logging.getLogger("keptwork")
     ours.addHandler(handler)
-    ours.setLevel(logging.INFO)  # attempts that are followed by another one
+    ours.setLevel(logging.INFO)  # includes failed attempts that will be retried
     ours.propagate = False
 
 
 def tell_traceback(
     logger: logging.Logger, level: int, message: str, *about: object, extra: Mapping[str, Any], traceback: str | None
 ) -> None:
-    """Log a message and a traceback that is already text: every formatter of Python's puts it below the message."""
+    """Log a message with a traceback that is already text. Python's formatters put it below the message."""
     file, line, function, _ = logger.findCaller(stacklevel=3)
     record = logger.makeRecord(logger.name, level, file, line, message, about, None, function, extra)
     record.exc_text = traceback
     logger.handle(record)
 
 
-# --- the ids
+# --- IDs
 
 
 def about(one: Job) -> dict[str, Any]:
-    """The ids of a job, for a record that is made elsewhere: `extra={"keptwork": about(job)}`."""
+    """Return the IDs of a job, for a record created elsewhere: `extra={"keptwork": about(job)}`."""
     return {
         "job": one.public_id,
         "kind": one.kind,
@@ -174,7 +182,7 @@ def about(one: Job) -> dict[str, Any]:
 
 
 def here() -> dict[str, Any]:
-    """The ids of what goes on where this is called."""
+    """Return the IDs of the current worker, request, job, and span."""
     told: dict[str, Any] = {}
     if (who := worker.get()) is not None:
         told["worker"] = ids.public(WORKER.prefix, who)
@@ -192,11 +200,11 @@ def _ids(record: logging.LogRecord) -> dict[str, Any]:
     return {name: value for name, value in told.items() if value is not None}
 
 
-# --- the forms
+# --- formats
 
 
 class JsonLines(logging.Formatter):
-    """A record as one line of JSON."""
+    """Formats a record as one line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
         at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
@@ -215,7 +223,7 @@ class JsonLines(logging.Formatter):
 
 
 class Text(logging.Formatter):
-    """A record for people. What was said inside a job names the job, unless it says so itself."""
+    """Formats a record as text. A record of a job names the job, unless its message already does."""
 
     converter = staticmethod(time.gmtime)
 
@@ -226,7 +234,7 @@ class Text(logging.Formatter):
 
 
 def _cleared(record: logging.LogRecord, text: str) -> str:
-    """Without secrets, and not without end. Of requests nothing is told that could hold one."""
+    """Return the text without secrets and with limited length. Records of requests contain no secrets."""
     if record.name == requests.name:
         return text
     from keptwork.agent.redaction import current

@@ -1,8 +1,8 @@
-"""Every metric there is, declared once: its name, what it says, its labels, and who knows it.
+"""Declarations of all metrics: their names, help texts, labels, and sources.
 
-What the event log knows is counted from the log, exactly and whoever made the move, at no cost to the work itself. What
-only processes know is added up in each (`store.tally`) and put beside it in the table `counters`. What is true at this
-moment is read when it is asked for. The page of metrics in the documentation is made from this list.
+Metrics from the event log are counted from the log, exactly, whichever process made the move, at no cost to the work
+itself. Metrics that only processes know are added up in each process (`store.tally`) and stored in the table
+`counters`. Current values are read on request. The page of metrics in the documentation is generated from this list.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ Kind = Literal["counter", "histogram", "gauge"]
 Source = Literal["log", "processes", "now"]
 
 ENGINE = 0
-"""Stands for no tenant: a worker serves them all, and its calls are nobody's in particular."""
+"""Used in place of a tenant: a worker serves all tenants, and its own calls belong to none."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Metric:
-    """One metric. Counters end in `_total`, times are histograms in seconds, as Prometheus wants them."""
+    """One metric. As in Prometheus, counters end in `_total`, and times are histograms in seconds."""
 
     name: str
     help: str
@@ -29,11 +29,11 @@ class Metric:
     source: Source = "log"
 
     def key(self, *values: str) -> str:
-        """The labels with these values, as the table `counters` has them: JSON in the declared order."""
+        """Return the labels with these values, as the table `counters` stores them: JSON in the declared order."""
         return _json({**dict(zip(self.labels, values, strict=True))})
 
     def bucket_key(self, bound_us: int, *values: str) -> str:
-        """The labels of one bucket of a histogram."""
+        """Return the labels of one bucket of a histogram."""
         return _json({**dict(zip(self.labels, values, strict=True)), "le": bound_us})
 
 
@@ -79,15 +79,16 @@ JOB_MOVES = {
     "snooze": Metric("keptwork_snoozes_total", "Jobs that asked to go on later.", ("kind",)),
     "cancel": Metric("keptwork_cancellations_total", "Jobs cancelled.", ("kind",)),
 }
-"""What is counted of each kind of job, by trigger. `start` is not: it follows the claim; see also `DEAD_LETTERS`."""
+"""The counters of each kind of job, by trigger. `start` is not counted, because it follows `claim`; see also
+`DEAD_LETTERS`."""
 
 BREAKER_MOVES = {
     "trip": Metric("keptwork_breaker_trips_total", "Times breakers opened.", ("breaker",)),
     "probe": Metric("keptwork_breaker_probes_total", "Jobs let through to try an open breaker.", ("breaker",)),
 }
-"""What is counted of each breaker, by trigger."""
+"""The counters of each breaker, by trigger."""
 
-# --- from the processes
+# --- from processes
 
 REFUSED = Metric(
     "keptwork_refused_transitions_total",
@@ -121,7 +122,7 @@ OUTAGES = Metric(
 )
 WAKEUPS = Metric("keptwork_wakeups_total", "Times a worker was rung for new jobs.", (), source="processes")
 
-# --- at this moment
+# --- current values
 
 JOBS = Metric("keptwork_jobs", "Jobs by queue and state.", ("queue", "state"), "gauge", "now")
 
@@ -157,4 +158,4 @@ METRICS: tuple[Metric, ...] = (
 NAMED = {metric.name: metric for metric in METRICS}
 
 BUCKET, SUM = "_bucket", "_sum"
-"""What a histogram is kept under: its counts by bound in µs, label `le`, each by itself; and its sum in µs."""
+"""Suffixes of a stored histogram: its counts by bound in µs (label `le`, not cumulative), and its sum in µs."""

@@ -1,4 +1,4 @@
-"""What is wrong with a document, in our words: from a model's refusal to one line for each place."""
+"""Describe the problems of a document: one line for each place where a model rejects it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
 
 Path = tuple[str | int, ...]
-"""Where something stands in a document: keys and positions from its root."""
+"""The place of a value in a document: keys and positions from its root."""
 
 
 def misfits(data: Any, error: ValidationError, known: Callable[[Path], Iterable[str]]) -> Iterator[tuple[Path, str]]:
-    """Each place with what the model refuses there. A value that could have been one of several things is said to be
-    wrong once; `known` are the keys there may be in a place."""
+    """Yield each place with the reason for its rejection.
+
+    A value that matches none of several alternatives is reported once. `known` returns the allowed keys of a place.
+    """
     found: dict[Path, list[Any]] = {}
     for one in error.errors(include_url=False):
         missing = one["loc"][-1:] if one["type"] == "missing" else ()
@@ -24,13 +26,13 @@ def misfits(data: Any, error: ValidationError, known: Callable[[Path], Iterable[
 
 
 def shown(value: object) -> str:
-    """A value, not too long for a line."""
+    """Return a value for display, shortened to fit a line."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _inside(data: Any, loc: Path) -> Path:
-    """The place in the document. Parts that are not in it are the model's names for alternatives."""
+    """Return the place in the document. Parts that are not in the document are the model's names for alternatives."""
     path: list[str | int] = []
     for part in loc:
         if isinstance(data, dict) and part in data:
@@ -63,18 +65,18 @@ _SIZES = {
     "string_too_short": "it should have at least {min_length:,} characters",
     "string_too_long": "it should have at most {max_length:,} characters",
 }
-"""What is said of values that are too small or too large, by the model's name for it."""
+"""The messages for values that are too small or too large, by the model's error type."""
 
 
 def _how(expected: str, value: object) -> str:
-    """How to write what is expected: quotes make a text of `1.10`, and `yes` is one without them."""
+    """Return how to write what is expected: `1.10` needs quotes to be a string, and `yes` is a string without them."""
     if expected == "a string" and isinstance(value, bool | int | float):
         return "; put text like that in quotes"
     return "; write true or false" if expected == "a boolean" and isinstance(value, str) else ""
 
 
 def _expected(message: str) -> str:
-    """From the model's words to what was expected alone."""
+    """Return only what was expected, from the model's message."""
     text = message.removeprefix("Input should be ").removeprefix("a valid ").removeprefix("an instance of ")
     text = text.partition(" or instance of ")[0]
     text = {"dictionary": "mapping"}.get(text, text)
@@ -83,7 +85,7 @@ def _expected(message: str) -> str:
 
 
 def _named(path: Path) -> str:
-    """Where, as people read it: steps[2].timeout."""
+    """Return the place for display, such as steps[2].timeout."""
     text = ""
     for part in path:
         text += f"[{part + 1}]" if isinstance(part, int) else f"{'.' if text else ''}{part}"
@@ -91,7 +93,7 @@ def _named(path: Path) -> str:
 
 
 def _meant(path: Path, known: Callable[[Path], Iterable[str]]) -> str:
-    """A known key that looks like this one."""
+    """Suggest a known key that resembles this one."""
     from difflib import get_close_matches
 
     close = get_close_matches(str(path[-1]), list(known(path)), 1)

@@ -1,7 +1,7 @@
-"""Pages about the files that people write: every key of the models of flow files and of `keptwork.toml`, in tables.
+"""Generate reference pages for flow files and `keptwork.toml`, with a table of all keys of their models.
 
-What a key is comes from the model's JSON Schema (in words: schema_words.py), its default and its meaning from its
-field; which kinds of steps it belongs to, from the rules that check flows.
+The type of a key comes from the model's JSON Schema (described by schema_words.py), and its default and meaning from
+its field. The kinds of steps that a key belongs to come from the rules that check flows.
 """
 
 from __future__ import annotations
@@ -31,8 +31,10 @@ NONE = "–"
 
 
 class Table(NamedTuple):
-    """A part of a file with keys of its own: its model, where it is, and how that is written. What people call as they
-    like is NAME there."""
+    """A part of a file with its own keys: its model, its place, and how its title is written.
+
+    NAME in a place stands for names that the user chooses.
+    """
 
     model: type[BaseModel]
     place: str = ""
@@ -48,16 +50,16 @@ class Table(NamedTuple):
 
     @property
     def link(self) -> str:
-        """As GitHub makes an anchor of a heading."""
+        """A link to the heading, with the anchor that GitHub generates."""
         return f"[{self.title}](#{re.sub(r'[^a-z0-9_ -]', '', self.title.lower()).replace(' ', '-')})"
 
     @property
     def keys(self) -> dict[str, FieldInfo]:
-        """What there may be in it, by what people write."""
+        """The fields by the keys that users write."""
         return {field.alias or name: field for name, field in self.model.model_fields.items()}
 
     def below(self, key: str) -> Table | None:
-        """The table that a key leads to, if there is one."""
+        """Return the table that a key leads to, or None."""
         annotation = self.keys[key].annotation
         model = _model_in(annotation)
         place = ".".join(filter(None, (self.place, key, "NAME" if get_origin(annotation) is dict else "")))
@@ -65,7 +67,7 @@ class Table(NamedTuple):
 
 
 def tables(first: Table) -> Iterator[Table]:
-    """A table and all that are inside it."""
+    """Yield a table and all nested tables."""
     yield first
     for inner in filter(None, map(first.below, first.keys)):
         yield from tables(inner)
@@ -81,14 +83,14 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
 
 
 class _OwnTitles(GenerateJsonSchema):
-    """With the titles that types have, and none made of the names of fields."""
+    """Uses the titles of types, and generates no titles from the names of fields."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
 
 
 def cells(table: Table) -> dict[str, tuple[str, ...]]:
-    """What is said of each key, column by column."""
+    """Return the cells of each key, by column."""
     schemas = table.model.model_json_schema(schema_generator=_OwnTitles)["properties"]
     return {key: _cells(key, field, schemas[key], table.below(key)) for key, field in table.keys.items()}
 
@@ -99,7 +101,7 @@ def _cells(key: str, field: FieldInfo, schema: Schema, inner: Table | None) -> t
 
 
 def markdown(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """A table in Markdown."""
+    """Return a table in Markdown."""
     head = list(columns)
     lines = ("| {} |\n".format(" | ".join(cell.replace("|", "\\|") for cell in line)) for line in (head, *rows))
     return next(lines) + "|---" * len(head) + "|\n" + "".join(lines)
@@ -123,7 +125,7 @@ STEPS = next(table for table in tables(FLOW_FILE) if table.model is Step)
 
 
 def flow_page() -> str:
-    """Every key of a flow file, and what steps leave to others."""
+    """Return the page with every key of a flow file and the values that steps provide."""
     intro = (
         "Every key that a flow file may have; any other is refused. How to write one is told in\n"
         "[Run flows](../how-to/flows.md). `keptwork flows check FILE` names every problem of a file with its line;\n"
@@ -139,7 +141,7 @@ def _section(table: Table) -> str:
 
 
 def kinds_of(key: str) -> tuple[str, ...]:
-    """The kinds of steps that a key belongs to."""
+    """Return the kinds of steps that a key belongs to."""
     names = {field.alias or name: name for name, field in Step.model_fields.items()}
     if key in KINDS:
         return (key,)
@@ -170,7 +172,7 @@ def _inline() -> str:
 
 
 def _values() -> str:
-    """What may stand behind the name of a step in a reference."""
+    """Return the table of the values that references to steps can use."""
     returned = "the keys of the dict that the function returned; anything else is `value`"
     of_kinds = [(f"`{kind}`", _code(sorted(VALUES[kind])) if kind in VALUES else returned) for kind in KINDS]
     each = ("any with `for_each`", _code(sorted(OF_EACH)))
@@ -204,7 +206,7 @@ _VARIABLES: dict[Whose, tuple[str, str]] = {
 
 
 def settings_page() -> str:
-    """Every key of keptwork.toml, and every variable of the environment."""
+    """Return the page with every key of keptwork.toml and every environment variable."""
     intro = (
         "`keptwork.toml` holds the settings that all flows of a project share. Default: `--config FILE`, then\n"
         "`KEPTWORK_CONFIG`, then `./keptwork.toml` if it exists. Unknown keys are refused. Quote text, as\n"
