@@ -20,7 +20,7 @@ TIERS = {
     "openai": {"haiku": "gpt-5.4-nano", "sonnet": "gpt-5.4-mini", "opus": "gpt-5.4"},
     "offline": {"haiku": "offline-haiku", "sonnet": "offline-sonnet", "opus": "offline-opus"},
 }
-"""The default model of each tier: one that genai-prices knows, and that does not think by default.
+"""The default model of each tier. genai-prices knows the model, and the model does not think by default.
 
 Thoughts would have to be sent back to the model in every turn.
 """

@@ -62,7 +62,7 @@ class Keptwork:
 
     Workers prune finished jobs: succeeded or cancelled jobs after `keep_finished`, failed jobs and dead letters after
     `keep_failures`. The same applies to flows, crews, and agent jobs. Entries with an idempotency key also stay for
-    `keep_keys`. None keeps them for ever. The file that declares the tools for steps of flows is `config`. Default:
+    `keep_keys`. None keeps them permanently. The file that declares the tools for steps of flows is `config`. Default:
     $KEPTWORK_CONFIG, then ./keptwork.toml.
 
     >>> app = Keptwork("sqlite:///:memory:")
@@ -121,8 +121,8 @@ class Keptwork:
         Handlers that share a `name` each have a `version` (1, 2, …; a handler without one is the oldest). New jobs use
         the newest version. A job whose steps started under an older version keeps that version until it finishes.
 
-        Across all workers, at most `limit` jobs run concurrently and at most `rate` ("100/min") start: of the kind, or
-        `per` "tenant" or argument. `unique` is a window in which equal arguments create only one job.
+        Across all workers, at most `limit` jobs run concurrently and at most `rate` ("100/min") start, counted for the
+        kind or `per` "tenant" or argument. `unique` is a window in which equal arguments create only one job.
 
         `breaker` is a name or a `Breaker(…)`. After consecutive failures, the breaker opens and holds all jobs that
         name it, until a job that runs as a probe succeeds.

@@ -54,7 +54,7 @@ class DeclaredJob:
         PostgreSQL, your own asyncpg connection.
 
         `_key` is an idempotency key: a repeated key returns the handle of the existing job. With `_unique="10m"`, the
-        key applies for 10 minutes after the first call, whatever the outcome of the job. Without a key, `_unique`
+        key applies for 10 minutes after the first call, with any outcome of the job. Without a key, `_unique`
         compares the arguments. With `_debounce="5s"`, one job runs 5 s after the last call, with the arguments of that
         call, and at the latest `_debounce_most` after the first call (default: 10 times `_debounce`). Without a key,
         that covers all jobs of the kind.

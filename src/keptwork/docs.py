@@ -269,7 +269,7 @@ class Tree(NamedTuple):
 
 
 def _trees(folder: Path) -> Iterator[Tree]:
-    """Yield the documentation and, if the source is beside it, the typed client."""
+    """Yield the documentation and, if its source folder exists, the typed client."""
     yield Tree(folder, "*.md", MARK, PAGES)
     client = folder.absolute().parent / CLIENT
     if client.is_dir():

@@ -45,7 +45,7 @@ def words(schema: Schema, link: str = "") -> str:
 
 
 def _either(schema: Schema, link: str) -> str:
-    """Describe one of several types, lists last. An integer type is omitted beside a number type."""
+    """Describe one of several types, lists last. An integer type is omitted if there is a number type."""
     kinds = [one.get("type") for one in schema["anyOf"]]
     passed_over = ("null", "integer") if "number" in kinds else ("null",)
     # pydantic does not move the bounds of a union into its types

@@ -21,7 +21,7 @@ _KEPT = re.compile(r"(?:00-)?(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0
 _KNOWN_FLAGS = 0x03
 
 ambient: ContextVar[str | None] = ContextVar("keptwork_trace", default=None)
-"""The position of the current request or job. Whatever that creates belongs to the same trace."""
+"""The position of the current request or job. Rows that it creates belong to the same trace."""
 
 
 class Place(NamedTuple):

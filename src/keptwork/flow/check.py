@@ -1,4 +1,4 @@
-"""Turn a document into a flow, or report every problem at once, each with its line and what was expected."""
+"""Turn a document into a flow, or report all of its problems, each with its line and what was expected."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ def with_item(look: Look, item: Any, *, cut: bool = False) -> Look:
 
 
 def _safely(look: Callable[[Reference], Any]) -> Look:
-    """Return a lookup that raises LookupError for every path that leads nowhere, whatever the cause."""
+    """Return a lookup that raises LookupError for every path that leads nowhere, for any cause."""
 
     def found(wanted: Reference) -> Any:
         try:

@@ -2,6 +2,6 @@
 
     worker ── zygote ── keeper ── leader and all its descendants
 
-The zygote has imported what is needed, and forks keepers. A keeper watches one tree at a time, and the worker that
-requested it. This package knows nothing of jobs or handlers: a program module (see `zygote`) defines what to run.
+The zygote has done the imports, and forks keepers. A keeper watches one tree at a time, and the worker that
+requested it. This package does not know jobs or handlers: a program module (see `zygote`) defines what to run.
 """

@@ -167,7 +167,8 @@ class Cage:
 class Cages:
     """Creates cages as needed.
 
-    Their zygote starts with the first cage, and again if it dies. A process that is asked to end has `grace` seconds.
+    Their zygote starts with the first cage, and again if it dies. After a request to end, a process has `grace`
+    seconds.
     """
 
     def __init__(self, program: str, preload: Sequence[Any], grace: float = GRACE_SECONDS) -> None:

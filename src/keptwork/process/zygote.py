@@ -1,4 +1,4 @@
-"""The zygote: a single-threaded process that has imported what is needed, and forks a keeper on request.
+"""The zygote: a single-threaded process that does the imports once and forks a keeper on request.
 
 It is started as a new process, never forked from a worker with threads and connections: `python -m
 keptwork.process.zygote FD PID PROGRAM`. The program is a module with two functions. `prepare(what)` is called before

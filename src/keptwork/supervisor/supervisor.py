@@ -286,7 +286,7 @@ class Supervisor:
     def _sweep(self) -> bool:
         """Kill what dead workers left behind, and return whether anything might be left.
 
-        Those are children of this process that are no workers. A worker that is being started is not known yet, so the
+        These are children of this process other than workers. A worker that is being started is not known yet, so the
         sweep waits for the next time.
         """
         left: list[int] = []

@@ -67,7 +67,7 @@ class Approvals:
         return approval
 
     async def _expired_by_now(self, approval: Approval) -> Approval:
-        """Expire the request if the database's clock says so. Otherwise it stays unchanged."""
+        """Expire the request if it is due by the database's clock. Otherwise it stays unchanged."""
         found: Approval = await self._ask(
             self._job, lambda store: store.decide_approval(approval.tenant_id, approval.id, EXPIRED)
         )

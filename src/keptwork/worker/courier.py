@@ -29,7 +29,7 @@ Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
 
 class Courier:
-    """Checks once per second whether a delivery is due. While none is due, that costs one index lookup."""
+    """Checks once per second whether a delivery is due. Usually, that costs one index lookup."""
 
     def __init__(
         self,

@@ -16,7 +16,7 @@ log = logging.getLogger("keptwork")
 
 
 class Departure:
-    """A worker's shutdown. Of several requests, the earliest deadline and the latest order apply.
+    """A worker's shutdown. If there are several requests, the earliest deadline and the latest order apply.
 
     `grace` is in seconds.
     """

@@ -144,7 +144,10 @@ class Journal:
         await self._while_held(job, lambda: self._store.checkpoint_changed(job.tenant_id, job.id, name))
 
     async def _write(self) -> None:
-        """Write batches until none is left. Whatever happens, every waiting caller gets a result or an exception."""
+        """Write batches until the queue is empty.
+
+        Whatever happens, every waiting caller gets a result or an exception.
+        """
         batch: list[tuple[Save, asyncio.Future[str | None]]] = []
         try:
             while self._waiting:

@@ -1,6 +1,7 @@
 """End the process of a worker that was terminated while its event loop is blocked.
 
-Its jobs are first released, with a delay after which this process is surely gone, or cancelled if the order says so.
+Its jobs are first released, with a delay after which this process is surely gone, or cancelled if the order requires
+it.
 """
 
 from __future__ import annotations

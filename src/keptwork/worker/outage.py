@@ -16,7 +16,10 @@ log = logging.getLogger("keptwork")
 
 
 class Outage:
-    """The tasks of a worker that cannot reach the database, or its server. The outage ends when none is left."""
+    """The tasks of a worker that cannot reach the database, or its server.
+
+    The outage ends when no such task is left.
+    """
 
     def __init__(self, what: str = "database") -> None:
         self._what = what

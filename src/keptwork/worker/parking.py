@@ -148,7 +148,7 @@ class Parking:
         return Operation(self._numbers, wait, outer)
 
     async def park(self, operation: Operation) -> NoReturn:
-        """Park a suspended operation for ever. If the handler cancels the wait, the handler continues without it."""
+        """Park a suspended operation permanently. If the handler cancels the wait, the handler continues without it."""
         if operation.at_once and operation.suspend is not None:
             await self.die(operation.suspend)
         self._loop, operation.task = asyncio.get_running_loop(), asyncio.current_task()

@@ -1,7 +1,7 @@
 """Create a worker without a database: the usual worker, with a server in place of a store.
 
 It runs the jobs of its application and those steps of flows that call a function. Other work is left to workers with a
-database; the log says so in one line at the start.
+database; one log line at the start reports it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Fire due schedules. Every process does it, and none is a leader."""
+"""Fire due schedules. Every process does it; there is no leader."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def _listed_names(names: Sequence[str]) -> str:
 def due_soon(changes: Iterable[Change], now_us: int, within: float) -> set[float]:
     """Return in how many seconds to check again for jobs that are due within `within` seconds.
 
-    The delays are rounded up to 50 ms, so many jobs lead to few checks.
+    The delays are rounded up to 50 ms, which limits the number of checks.
     """
     delays = (_delay_us(change.values, now_us) for change in changes)
     seconds = (math.ceil(delay / TICK_US) * TICK_US / 1_000_000 for delay in delays if delay > 0)

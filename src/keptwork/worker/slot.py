@@ -1,7 +1,7 @@
 """A slot runs one job at a time, each in its own task and context, for as long as the worker lives.
 
-The slot's own task only waits. Whatever a handler does to its task, its context variables, its name, or its decimal
-context ends with the job. Nothing but a return leaves the job's task.
+The slot's own task only waits. All changes that a handler makes to its task, its context variables, its name, or its
+decimal context end with the job. Nothing but a return leaves the job's task.
 """
 
 from __future__ import annotations

@@ -189,7 +189,7 @@ class StepKinds:
         try:
             return await run_tool(ctx, spec)
         except NotApproved:
-            raise  # a reviewer's decision, which says nothing about the tool
+            raise  # a reviewer's decision, which does not concern the tool
         except PermanentError:
             if breaker is not None and not (spec.retry_on_failure and spec.idempotent):
                 ctx.tell_breaker(breaker, False)  # a permanent failure counts against the tool too

@@ -1,7 +1,7 @@
 """Run a tool step, and require an approval before a tool with effects runs a second time.
 
 A tool with `idempotent: false` stores a checkpoint before it starts. If there is such a checkpoint without a stored
-exit, or with an exit that does not show what was done, a reviewer decides, because only a person can find out whether
+exit, or with an exit that does not show its effects, a reviewer decides, because only a person can find out whether
 the tool took effect. The wait costs the job no attempt. The job can start more often than its tool, so the tool's
 attempts are counted here.
 """
@@ -27,9 +27,9 @@ LONGEST_COMMAND = 2_000
 async def run_tool(ctx: Context, spec: ToolSpec) -> dict[str, Any]:
     """Return the output of the program: `stdout`, `stderr`, `json`, `exit_code`, `seconds`, and `truncated`.
 
-    `json` is the parsed stdout, or None. `stdout_truncated` and `stderr_truncated` tell which output was truncated.
+    `json` is the parsed stdout, or None. `stdout_truncated` and `stderr_truncated` name the truncated stream.
 
-    An unexpected exit code raises `TransientError`, or `PermanentError` if a retry is of no use. A program that exceeds
+    An unexpected exit code raises `TransientError`, or `PermanentError` if a retry cannot help. A program that exceeds
     its time limit raises `TimeoutError`, and one that cannot be started `PermanentError`. If this call is cancelled, it
     ends the program and all its children.
     """

@@ -76,7 +76,7 @@ logger = logging.getLogger(__name__)
 
 
 class Worker:
-    """Claims and runs jobs until it is asked to stop, or until no work is left."""
+    """Claims and runs jobs until a stop request, or until no work is left."""
 
     def __init__(
         self,
@@ -200,7 +200,7 @@ class Worker:
         return Housekeeping(self._store, self._look_again, self._outage, self._chance)
 
     def _chores(self) -> list[Coroutine[Any, Any, None]]:
-        """Return the tasks that run beside the work until they are cancelled.
+        """Return the tasks that run during the work until they are cancelled.
 
         A worker with a server leaves shared maintenance to the server.
         """
@@ -240,7 +240,7 @@ class Worker:
         await Watchman(self._store, self._settings.silent_us, worker.actor, worker.id).run()
 
     async def _bear(self) -> None:
-        """Pause while too much memory is in use. Without a limit, wait for ever."""
+        """Pause while too much memory is in use. Without a limit, never return."""
         if self._settings.most_memory is None:
             await asyncio.Event().wait()
         most = self._settings.most_memory or 0
@@ -650,7 +650,7 @@ class Worker:
 
 
 def _disowned(task: asyncio.Task[None] | None) -> None:
-    """Hide a task that does not end from `asyncio.run`, which would wait for it for ever."""
+    """Hide a task that does not end from `asyncio.run`, which would never return."""
     if task is not None and not task.done():
         task._log_destroy_pending = False  # type: ignore[attr-defined]  # as asyncio does for tasks of its own
         asyncio.tasks._unregister_task(task)  # documented for those who implement tasks
