@@ -60,9 +60,7 @@ class Histogram:
 
     def quantile(self, share: float) -> float | None:
         """Return the duration in µs that this share did not exceed, interpolated in its bucket as in Prometheus.
-
-        Durations above the highest bound count as that bound. Return None if nothing was counted.
-        """
+        Durations above the highest bound count as that bound. Return None if nothing was counted."""
         rank = share * self.count
         before, lower = 0, 0
         for bound, upto in self.cumulative():

@@ -138,10 +138,8 @@ class Beside(logging.Handler):
 
 
 def only_trouble_to_stderr() -> None:
-    """Log only problems, for a command that shows the outcomes of steps itself.
-
-    It does not show that the database is unreachable, that a handler does not end, or where a handler failed.
-    """
+    """Log only problems, for a command that shows the outcomes of steps itself. It does not show that the database is
+    unreachable, that a handler does not end, or where a handler failed."""
 
     def is_trouble(record: logging.LogRecord) -> bool:
         return record.exc_text is not None or (record.levelno >= logging.WARNING and record.module != "report")

@@ -193,10 +193,8 @@ def _forward(rule: Rule, start: datetime) -> Iterator[datetime]:
 
 
 def _backward(rule: Rule, upto: int) -> Iterator[int]:
-    """Yield the ticks backward in time, in strict order.
-
-    Before a repeated hour, `cronsim` does not know of it, so the search starts behind one.
-    """
+    """Yield the ticks backward in time, in strict order. Before a repeated hour, `cronsim` does not know of it, so the
+    search starts behind one."""
     if rule.every_us is not None:
         yield from range(upto // rule.every_us * rule.every_us, -1, -rule.every_us)
         return

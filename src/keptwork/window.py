@@ -54,10 +54,8 @@ class Window:
         return cls(f"unique:{job.kind}:{job.key or hashlib.sha256(job.payload.encode()).hexdigest()}", unique_us)
 
     async def enqueue(self, queue: Any, job: NewJob) -> int:
-        """Enqueue the job and return its key, or the key of the job that covers this call.
-
-        Its idempotency key applies only within the window.
-        """
+        """Enqueue the job and return its key, or the key of the job that covers this call. Its idempotency key applies
+        only within the window."""
         if not hasattr(queue, "enqueue_unique"):
             raise BadInput(
                 what=f"job {job.kind}: _unique, _debounce and a declared unique= need a transaction of "

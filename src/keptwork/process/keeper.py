@@ -110,11 +110,8 @@ class Keeper:
         self._kill(tree)
 
     def _kill(self, tree: Tree) -> None:
-        """Kill the tree repeatedly, because a killed process might just have forked.
-
-        A process that cannot be killed (it changed its user, or is stuck in the kernel) is left to the zygote, and this
-        keeper is not reused.
-        """
+        """Kill the tree repeatedly, because a killed process might just have forked. A process that cannot be killed
+        (it changed its user, or is stuck in the kernel) is left to the zygote, and this keeper is not reused."""
         end, pause = time.monotonic() + KILL_SECONDS, SHORTEST_PAUSE
         while tree.reap():
             if time.monotonic() > end:

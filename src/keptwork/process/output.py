@@ -127,10 +127,8 @@ class Stream:
                 self._size = WIDE_PIPE
 
     def close(self) -> None:
-        """Read what is left in the pipe.
-
-        The amount is limited, because a process that could not be ended might still write.
-        """
+        """Read what is left in the pipe. The amount is limited, because a process that could not be ended might still
+        write."""
         if self._rest is None:
             self._loop.remove_reader(self._reading)
         else:

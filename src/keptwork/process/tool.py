@@ -74,11 +74,9 @@ class Tools:
         self._cages = Cages(program, [], GRACE_SECONDS if grace is None else grace)
 
     async def run(self, command: Command, output: Output) -> Ending:
-        """Run a program and return how it ended, when all its processes are gone.
-
-        If this call is cancelled, it ends the program and its children with SIGTERM and, after a grace period, SIGKILL.
-        Raise `NotStarted` if the program cannot be started, and `BadInput` if the command is invalid.
-        """
+        """Run a program and return how it ended, when all its processes are gone. If this call is cancelled, it ends
+        the program and its children with SIGTERM and, after a grace period, SIGKILL. Raise `NotStarted` if the program
+        cannot be started, and `BadInput` if the command is invalid."""
         check(command)
         request = json.dumps({"argv": command.argv, "env": dict(command.env), "cwd": command.cwd}).encode()
         with _streams(command.stdin, output) as files:

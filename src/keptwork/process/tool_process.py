@@ -65,10 +65,8 @@ def _become(order: dict[str, Any], files: list[int], line: int) -> dict[str, Any
 
 
 def _executed(argv: list[bytes], environment: dict[bytes, bytes]) -> dict[str, Any]:
-    """Search for the program as a shell does, and execute it.
-
-    A file that cannot be executed does not end the search, but is reported.
-    """
+    """Search for the program as a shell does, and execute it. A file that cannot be executed does not end the search,
+    but is reported."""
     number, found, tried = errno.ENOENT, None, []
     for path in _places(argv[0], environment.get(b"PATH", b"")):
         tried.append(os.fsdecode(os.path.dirname(path)))

@@ -284,11 +284,9 @@ class Supervisor:
         return False
 
     def _sweep(self) -> bool:
-        """Kill what dead workers left behind, and return whether anything might be left.
-
-        These are children of this process other than workers. A worker that is being started is not known yet, so the
-        sweep waits for the next time.
-        """
+        """Kill what dead workers left behind, and return whether anything might be left. These are children of this
+        process other than workers. A worker that is being started is not known yet, so the sweep waits for the next
+        time."""
         left: list[int] = []
         if not self._starting:
             left = [pid for pid in children(os.getpid()) if pid not in self._children]
@@ -314,10 +312,8 @@ class Supervisor:
         return self._store
 
     async def _close_row(self, child: Child, how: str, alone: bool) -> bool:
-        """Terminate the row of a worker that died without a report, and return whether it had jobs in hand.
-
-        Its jobs are reclaimed immediately if it is `alone`: the process and everything it started are gone.
-        """
+        """Terminate the row of a worker that died without a report, and return whether it had jobs in hand. Its jobs
+        are reclaimed immediately if it is `alone`: the process and everything it started are gone."""
         worked = 0
         with contextlib.suppress(StoreError):
             store = await self._open(child)

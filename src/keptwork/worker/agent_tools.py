@@ -69,10 +69,8 @@ class Toolbox:
         return tuple(Offer(name, tool.description or f"Runs {name}.", tool.takes.schema) for name, tool in found)
 
     def asked_for(self, use: ToolUse) -> tuple[Tool, ToolSpec]:
-        """Return the tool that a model requests and the program it would run.
-
-        Raise `Unfit` if the model must not use the tool, or if the arguments do not fit.
-        """
+        """Return the tool that a model requests and the program it would run. Raise `Unfit` if the model must not use
+        the tool, or if the arguments do not fit."""
         tool = self._profiles.get(use.name)
         if tool is None:
             raise Unfit(f"there is no tool of that name here; there are: {', '.join(self._profiles) or 'none'}")
@@ -175,11 +173,8 @@ class Conversation:
         return _said(outcome.result or {})
 
     async def _approved(self, use: ToolUse, spec: ToolSpec, effect: str) -> None:
-        """Wait until a reviewer approves exactly this run.
-
-        A different program, different arguments, or another run of the same program needs another approval. A decision
-        also holds for a later attempt of the job.
-        """
+        """Wait until a reviewer approves exactly this run. A different program, different arguments, or another run of
+        the same program needs another approval. A decision also holds for a later attempt of the job."""
         shown = {
             "tool": use.name,
             "arguments": dict(use.arguments),
@@ -191,10 +186,8 @@ class Conversation:
         await self._ctx.wait_for_approval(_question(spec), by=spec.review_by, details=shown, name=name)
 
     async def _run(self, name: str, tool: Tool, spec: ToolSpec, effect: str) -> Outcome:
-        """Run a tool behind its circuit breaker.
-
-        If a tool is not idempotent, a later attempt of the job does not repeat the same use.
-        """
+        """Run a tool behind its circuit breaker. If a tool is not idempotent, a later attempt of the job does not
+        repeat the same use."""
         given, breaker = tool.breaker, f"tool:{name}"
         wanted = (given.failure_threshold, given.cooldown_seconds, given.success_threshold)
         await self._ctx.breaker(Breaker(breaker, *wanted))

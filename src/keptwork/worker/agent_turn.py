@@ -131,10 +131,8 @@ class Turns:
     async def _admitted(
         self, ctx: Context, request: Request, name: str, place: Place, otherwise: str | None
     ) -> _Admitted:
-        """Check the circuit breaker of the model and reserve the maximum cost of the call.
-
-        Suspend the job if the budget has no room.
-        """
+        """Check the circuit breaker of the model and reserve the maximum cost of the call. Suspend the job if the
+        budget has no room."""
         breaker = f"model:{self._provider.name}:{request.model}"
         await ctx.breaker(Breaker(breaker, on_open=self._on_open))
         answer = await self._reserved(ctx, request, name)

@@ -188,10 +188,8 @@ class _Talk:
         return self._output(said.answer, value)
 
     async def conversed(self) -> Said:
-        """Return the latest answer, stored or requested now.
-
-        If an earlier attempt rejected an answer, the model receives the reason, and another round follows.
-        """
+        """Return the latest answer, stored or requested now. If an earlier attempt rejected an answer, the model
+        receives the reason, and another round follows."""
         rejected, tier = await self._rejected(), self._first_tier
         request, otherwise = self._request(tier), None
         for round in count():
@@ -333,10 +331,8 @@ def _rules(wish: Wish, skill: Skill) -> validation.Rules:
 
 
 async def _judged(answer: Answer, rules: validation.Rules) -> validation.Verdict:
-    """Return why an answer is unacceptable, if it is, and its parsed value if JSON was requested.
-
-    The check can take seconds, so it runs in a thread.
-    """
+    """Return why an answer is unacceptable, if it is, and its parsed value if JSON was requested. The check can take
+    seconds, so it runs in a thread."""
     if answer.stop is Stop.REFUSED:
         return validation.Verdict(f"the model refused: {answer.text[:LONGEST_REASON]}")
     if answer.stop is Stop.LENGTH:
@@ -349,10 +345,8 @@ async def _judged(answer: Answer, rules: validation.Rules) -> validation.Verdict
 
 
 def _failed(row: Row, error: Exception) -> Exception:
-    """Return the exception that ends the attempt.
-
-    In PROCESS, it is retried after a backoff while retries remain. In another state, it is permanent.
-    """
+    """Return the exception that ends the attempt. In PROCESS, it is retried after a backoff while retries remain. In
+    another state, it is permanent."""
     failure = error if isinstance(error, AgentFailure) else SystemFailure(described(error))
     kind = "Business" if isinstance(failure, BusinessFailure) else "System"
     if row["state"] != PROCESS.name:

@@ -31,10 +31,8 @@ class Gate:
         self._asked: dict[tuple[int, int], dict[str, bool | None]] = {}
 
     async def refusal(self, job: Job, breaker: Breaker) -> Release | Raised | None:
-        """Return the outcome of a job that its breaker rejects, or None if the job can run.
-
-        If the breaker cannot be read, the job is released and checks again later.
-        """
+        """Return the outcome of a job that its breaker rejects, or None if the job can run. If the breaker cannot be
+        read, the job is released and checks again later."""
         try:
             admission = await breakers.admit(self._store, job, breaker)
         except StoreError as error:

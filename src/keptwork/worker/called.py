@@ -16,12 +16,9 @@ _NESTED = (dict, list)
 
 
 async def called(ctx: Context, named: str, given: Mapping[str, Any]) -> Any:
-    """Call the named function and return what it returns.
-
-    If the first parameter of the function is called `ctx`, it receives the context and can store checkpoints of its
-    own. A function that is not async runs in a thread of the worker. Nested arguments are copies, so a function cannot
-    change what others receive.
-    """
+    """Call the named function and return what it returns. If the first parameter of the function is called `ctx`, it
+    receives the context and can store checkpoints of its own. A function that is not async runs in a thread of the
+    worker. Nested arguments are copies, so a function cannot change what others receive."""
     function = function_of(named)
     arguments = [ctx] if takes_context(function) else []
     own = {name: deepcopy(value) if isinstance(value, _NESTED) else value for name, value in given.items()}

@@ -132,10 +132,8 @@ class Children:
         return await self._steps.keep(name, await self._read(keys) if ended else None)
 
     async def _have_ended(self, keys: set[int], name: str, limit_us: int | None) -> bool:
-        """Return whether all of them finished, or False after the timeout; otherwise suspend the job.
-
-        While other children are unfinished as well, every finished child wakes the job.
-        """
+        """Return whether all of them finished, or False after the timeout; otherwise suspend the job. While other
+        children are unfinished as well, every finished child wakes the job."""
         job = self._job
         left = await self._ask(job, lambda store: store.unfinished_children(job.tenant_id, [job.id]))
         if keys.isdisjoint(left):

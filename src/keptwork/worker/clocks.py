@@ -118,10 +118,8 @@ def _behind(callback: Any) -> tuple[str | None, list[Future]]:
 
 
 def _of_closure(callback: Callable[..., Any]) -> tuple[str | None, list[Future]]:
-    """Return what a callback closes over: a clock or race, or the futures that complete with it.
-
-    Most of asyncio's callbacks are closures over the objects they serve.
-    """
+    """Return what a callback closes over: a clock or race, or the futures that complete with it. Most of asyncio's
+    callbacks are closures over the objects they serve."""
     cells = _cells(callback)
     name = getattr(callback, "__qualname__", "")
     if name.startswith("as_completed.") and "done" in cells:

@@ -63,10 +63,8 @@ class Courier:
         return made
 
     async def _look(self) -> float:
-        """Start the deliveries that are due, and return the seconds until the next check.
-
-        If a delivery is due but another process has leased it, check again soon.
-        """
+        """Start the deliveries that are due, and return the seconds until the next check. If a delivery is due but
+        another process has leased it, check again soon."""
         try:
             wait_us = await self._store.next_delivery()
             taken = wait_us is not None and wait_us <= 0 and await self._take()
@@ -97,10 +95,8 @@ class Courier:
             await asyncio.sleep(seconds)
 
     async def _attempt(self, delivery: Delivery) -> None:
-        """Send a delivery and store its outcome.
-
-        If the outcome cannot be stored, another attempt follows with the same message ID.
-        """
+        """Send a delivery and store its outcome. If the outcome cannot be stored, another attempt follows with the same
+        message ID."""
         said = verdict(delivery, await self._sent(delivery), self._chance)
         try:
             counted = await self._store.settle_delivery(delivery, *said)

@@ -85,10 +85,8 @@ class Crews:
         return key
 
     async def _submit(self, tx: Transaction, name: str, new: crews.NewCrew) -> int:
-        """Create the crew under its lock, so that it is created once.
-
-        Raise `LeaseLost` if the job is no longer held.
-        """
+        """Create the crew under its lock, so that it is created once. Raise `LeaseLost` if the job is no longer
+        held."""
         asker = self._job
         await tx.lock_trees([*([] if asker.tree_id is None else [asker.tree_id]), lock_of(asker.tenant_id)])
         for kept in await tx.checkpoints(asker.tenant_id, asker.id):
@@ -108,10 +106,8 @@ class Crews:
         return await self._steps.keep(name, await self._read(key))
 
     async def _read(self, key: int) -> dict[str, Any]:
-        """Return the outcome of a finished crew in its stored form; otherwise suspend the job.
-
-        A share is also held until the quota of its outer crew gives it a worker again.
-        """
+        """Return the outcome of a finished crew in its stored form; otherwise suspend the job. A share is also held
+        until the quota of its outer crew gives it a worker again."""
         job = self._job
         row = await self._ask(job, lambda store: store.get(CREW, key, job.tenant_id))
         id = public_id(CREW.name, key)

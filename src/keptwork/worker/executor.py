@@ -115,10 +115,8 @@ class Executor:
         return await self._threads.call(_called, kind, context, arguments)
 
     async def _call_in_time(self, kind: JobType, job: Job, context: Context, arguments: dict[str, Any]) -> Any:
-        """Run the handler under its time limit.
-
-        A thread cannot be ended, but its handler can check `cancel_requested`.
-        """
+        """Run the handler under its time limit. A thread cannot be ended, but its handler can check
+        `cancel_requested`."""
         seconds = (kind.timeout_us or 0) / 1_000_000
         late = Raised(TimeoutError(f"it took longer than {seconds:g} s, and ignores its cancellation"))
         deadline = Deadline(seconds, partial(self._give_time_to_end, job, late))

@@ -105,10 +105,8 @@ class Claims:
         self._foreign: OrderedDict[int, set[str]] = OrderedDict()
 
     async def claim(self, ask: Ask, wait_seconds: float, left: asyncio.Event) -> Answer:
-        """Return due jobs immediately, or as soon as some are due within the wait.
-
-        If the caller has `left` meanwhile, its jobs are released.
-        """
+        """Return due jobs immediately, or as soon as some are due within the wait. If the caller has `left` meanwhile,
+        its jobs are released."""
         standing = await self._store.beat(ask.worker)
         order = understood(standing)
         if standing is None or order is not None:
@@ -142,10 +140,8 @@ class Claims:
         return jobs
 
     async def _taken(self, ask: Ask) -> list[Job]:
-        """Claim jobs.
-
-        Jobs of kinds that the worker does not know are released, and their kinds excluded from then on.
-        """
+        """Claim jobs. Jobs of kinds that the worker does not know are released, and their kinds excluded from then
+        on."""
         while True:
             jobs = await self._claimed(ask)
             foreign = [job for job in jobs if ask.kinds and job.kind not in ask.kinds]

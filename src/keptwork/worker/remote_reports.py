@@ -280,10 +280,8 @@ async def _claimed(store: Store, claim: Claim) -> Job:
 
 
 async def _as_claimed(store: Store, claim: Claim, worker: int) -> Job | None:
-    """Return the job as it was when this claim held it, or None if it never did.
-
-    That is the job now or, according to the event log, the job before its worker reported the same outcome earlier.
-    """
+    """Return the job as it was when this claim held it, or None if it never did. That is the job now or, according to
+    the event log, the job before its worker reported the same outcome earlier."""
     row = await store.get(JOB, _key(claim.job), claim.tenant_id)
     if row is None:
         return None

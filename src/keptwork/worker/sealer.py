@@ -53,11 +53,8 @@ class Sealer:
         return await seal(self._store, rest=self._rest)
 
     async def run_last(self) -> None:
-        """Seal once more when the process ends, whichever process has the duty, because it can be the last one for
-        a long time.
-
-        What fails or takes too long is left to the next process and does not delay this one.
-        """
+        """Seal once more when the process ends, whichever process has the duty, because it can be the last one for a
+        long time. What fails or takes too long is left to the next process and does not delay this one."""
         try:
             async with asyncio.timeout(LAST_SECONDS):
                 if may_follow(await self._store.last_seal()):

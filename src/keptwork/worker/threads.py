@@ -64,12 +64,10 @@ class Threads:
         self._stuck: set[_Call] = set()
 
     async def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function on a thread and return its result; the function must not raise.
-
-        If the caller is cancelled, the function continues until it ends. If the function had already returned, and only
-        the event loop had not yet noticed, its result counts. The function runs with the caller's context variables, so
-        its log records belong to the same job.
-        """
+        """Call a function on a thread and return its result; the function must not raise. If the caller is cancelled,
+        the function continues until it ends. If the function had already returned, and only the event loop had not yet
+        noticed, its result counts. The function runs with the caller's context variables, so its log records belong to
+        the same job."""
         call = _Call(function, arguments)
         self._submit(call)
         try:
