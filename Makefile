@@ -49,7 +49,7 @@ check: $(STAMP)/dev lock-is-portable ## format, lint, types, layers, generated d
 	@echo "· lint"     && $(BIN)/ruff check -q .
 	@echo "· types"    && $(BIN)/mypy --no-error-summary $(wildcard src tests bench examples tools)
 	@echo "· layers"   && $(BIN)/lint-imports > $(STAMP)/layers.log || { cat $(STAMP)/layers.log; exit 1; }
-	@echo "· docs"     && $(BIN)/python -m keptwork.docs --check
+	@echo "· docs"     && $(BIN)/python -m tools.docs --check
 	@echo "· marks"    && $(BIN)/python -m tools.marks && $(BIN)/python -m tools.prose
 
 chaos: $(STAMP)/dev ## long runs of injected faults
@@ -67,7 +67,7 @@ bench: $(STAMP)/dev ## measure
 	@$(BIN)/python -m bench $(ARGS)
 
 docs: $(STAMP)/dev ## write the generated pages
-	@$(BIN)/python -m keptwork.docs $(ARGS)
+	@$(BIN)/python -m tools.docs $(ARGS)
 
 picture: $(STAMP)/dev ## record docs/images/run.svg from a real run
 	@$(BIN)/python -m tools.run_picture

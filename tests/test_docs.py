@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from keptwork import docs, errors
+from keptwork import errors
 from keptwork.lifecycle import LIFECYCLES
+from tools import docs
 
 DOCS = Path(__file__).parents[1] / "docs"
 

@@ -7,16 +7,16 @@ import re
 
 import pytest
 
-from keptwork import schema_words
 from keptwork.config import Config
 from keptwork.flow.check import MEANT_FOR
 from keptwork.flow.definition import KINDS, ONLY_OF, VALUES, Flow, Step
-from keptwork.model_pages import FLOW_FILE, SETTINGS, Table, flow_page, kinds_of, settings_page, tables
-from keptwork.schema_words import Schema, words
 from keptwork.service.step_jobs import RUN_RETRIES, USUAL_RETRIES
-from keptwork.variables import VARIABLES
 from keptwork.worker.step_kinds import LONGEST_BACKOFF_US
 from keptwork.worker.tool_spec import USUAL_TIMEOUT_US
+from tools import file_reference_schema_words
+from tools.file_reference import FLOW_FILE, SETTINGS, Table, flow_page, kinds_of, settings_page, tables
+from tools.file_reference_schema_words import Schema, words
+from tools.variables import VARIABLES
 
 PAGES = {FLOW_FILE: flow_page, SETTINGS: settings_page}
 LEFT = "### What a step leaves to others"
@@ -139,4 +139,4 @@ def test_a_schema_in_words(schema: Schema, said: str) -> None:
 
 
 def test_the_examples_of_the_words_hold() -> None:
-    assert doctest.testmod(schema_words).failed == 0
+    assert doctest.testmod(file_reference_schema_words).failed == 0

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from keptwork import variables
-from keptwork.variables import VARIABLES
+import keptwork
+from tools import variables
+from tools.variables import VARIABLES
 
-SOURCE = Path(variables.__file__).parent
+SOURCE = Path(keptwork.__file__).parent
 ELSEWHERE = {"NO_COLOR"}
 """Read by the library that draws on terminals."""
 

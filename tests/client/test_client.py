@@ -17,9 +17,9 @@ import pytest
 from keptwork import errors
 from keptwork.client import AsyncClient, Client, Patience
 from keptwork.http.app import described
-from keptwork.openapi.operations import operations
 from tests.client.odd_server import losing_proxy
 from tests.client.serving import Served
+from tools.client.operations import operations
 
 pytestmark = pytest.mark.acceptance
 

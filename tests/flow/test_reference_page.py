@@ -13,7 +13,9 @@ import pytest
 from keptwork import Keptwork
 from keptwork.errors import ApprovalChanged
 from keptwork.flow.definition import KINDS, OF_EACH, VALUES, Flow
-from keptwork.reference_page import (
+from tests.flow.stage import flow_of, ran, returning, worked
+from tests.worker.agent_scene import Scripted
+from tools.flow_references import (
     ALLOWED,
     CUT,
     CUT_OUTPUT,
@@ -31,8 +33,6 @@ from keptwork.reference_page import (
     rows,
     shown,
 )
-from tests.flow.stage import flow_of, ran, returning, worked
-from tests.worker.agent_scene import Scripted
 
 pytestmark = pytest.mark.acceptance
 

@@ -7,10 +7,10 @@ import pytest
 
 from keptwork.api_key import Scope
 from keptwork.http.auth import Caller, Principal
-from keptwork.http.catalogue import routes
 from tests.http.admin import only
 from tests.http.conftest import Running
 from tests.http.flow_stage import run, step_named, workstream
+from tools.routes import routes
 
 OPEN = ["/healthz", "/readyz"]
 ENDLESS = "/api/events/stream"

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from keptwork import docs
 from keptwork.client import unset
-from keptwork.openapi import layout, methods, models, spelling
-from keptwork.openapi.operations import Unsayable, operations
+from tools import docs
+from tools.client import layout, methods, models, spelling
+from tools.client.operations import Unsayable, operations
 
 ROOT = Path(__file__).parents[2]
 

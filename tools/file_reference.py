@@ -19,9 +19,9 @@ from keptwork.config import Config
 from keptwork.flow.check import MEANT_FOR, NOT_IN_RUNS, NOT_INLINE
 from keptwork.flow.definition import KINDS, OF_EACH, ONLY_OF, VALUES, Flow, Step
 from keptwork.process.environment import PASSED
-from keptwork.schema_words import Schema, words
 from keptwork.sizes import size_text
-from keptwork.variables import VARIABLES, Whose
+from tools.file_reference_schema_words import Schema, words
+from tools.variables import VARIABLES, Whose
 
 COLUMNS = ("key", "what it is", "default", "what it means")
 NONE = "–"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from keptwork.openapi.spelling import Schema, Spelling, identifier, referred, union
+from tools.client.spelling import Schema, Spelling, identifier, referred, union
 
 KEY_HEADER = "Idempotency-Key"
 _BY_THE_WIRE = frozenset({KEY_HEADER, "Last-Event-ID"})

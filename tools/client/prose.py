@@ -6,7 +6,7 @@ import re
 import textwrap
 from collections.abc import Iterable
 
-from keptwork.openapi.layout import INDENT, WIDTH
+from tools.client.layout import INDENT, WIDTH
 
 _FROM = {
     "collections.abc": ("AsyncGenerator", "Generator", "Mapping", "Sequence"),

@@ -8,10 +8,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from keptwork.openapi.layout import INDENT
-from keptwork.openapi.operations import Document, Operation, operations
-from keptwork.openapi.prose import docstring, imported
-from keptwork.openapi.spelling import Schema, Spelling, class_name
+from tools.client.layout import INDENT
+from tools.client.operations import Document, Operation, operations
+from tools.client.prose import docstring, imported
+from tools.client.spelling import Schema, Spelling, class_name
 
 _NAMED = re.compile(r"models\.(\w+)")
 _SPELLING = Spelling()

@@ -16,9 +16,9 @@ from keptwork.flow.inputs import bound
 from keptwork.flow.plan import NoOutput, looking
 from keptwork.flow.program import RAW, STREAMS
 from keptwork.lifecycle import WORKSTREAM_STEP
-from keptwork.model_pages import markdown
 from keptwork.service import definitions
 from keptwork.service.flow_scene import no_output
+from tools.file_reference import markdown
 
 STEP = "a"
 FINISHED, SKIPPED, FAILED, NOT_RUN = "finished", "skipped", "failed", "not run yet"

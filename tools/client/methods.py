@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-from keptwork.openapi.layout import INDENT, Expression, Group, laid
-from keptwork.openapi.operations import Argument, Document, Operation, Unsayable, operations
-from keptwork.openapi.prose import docstring, imported
-from keptwork.openapi.spelling import class_name, identifier, union
+from tools.client.layout import INDENT, Expression, Group, laid
+from tools.client.operations import Argument, Document, Operation, Unsayable, operations
+from tools.client.prose import docstring, imported
+from tools.client.spelling import class_name, identifier, union
 
 BODY = INDENT * 2
 _KEY_ABOUT = "idempotency_key: Idempotency key. A repeated key runs the request once. Default: a new key for each call."
