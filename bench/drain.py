@@ -8,7 +8,7 @@ import sys
 import time
 
 from keptwork import Keptwork
-from keptwork.worker.context import Context
+from keptwork.context import Context
 
 
 async def main(url: str, count: int) -> None:

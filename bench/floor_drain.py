@@ -16,7 +16,7 @@ import asyncpg
 from bench import floor_postgres, floor_sqlite
 from keptwork.store import NewJob, open_store
 from keptwork.store.dialect import POSTGRES, SQLITE
-from keptwork.store.queries import Catalogue
+from keptwork.store.statements import Catalogue
 
 JOBS_AHEAD = 20_000
 LIST = 1000

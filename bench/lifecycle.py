@@ -16,7 +16,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from keptwork.lifecycle import WORKER
+from keptwork.core.lifecycles import WORKER
 from keptwork.store import open_store
 from tests.support import postgres_server
 

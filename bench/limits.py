@@ -16,7 +16,7 @@ from rich.table import Table
 
 from bench.lifecycle import prepared
 from keptwork import Keptwork
-from keptwork.worker.context import Context
+from keptwork.context import Context
 
 JOBS = 20_000
 KEYS = 200

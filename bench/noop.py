@@ -3,7 +3,7 @@
 import asyncio
 
 from keptwork import Keptwork
-from keptwork.worker.context import Context
+from keptwork.context import Context
 
 app = Keptwork()
 

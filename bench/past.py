@@ -8,10 +8,10 @@ from typing import Any
 
 import apsw
 
-from keptwork import ids
-from keptwork.lifecycle import JOB
+from keptwork.core import ids
+from keptwork.core.lifecycles import JOB
 from keptwork.store import NewJob, open_store
-from keptwork.store.guards import literal, literals
+from keptwork.store.trigger_rules import literal, literals
 from tests.support.postgres_server import PostgresServer
 
 DAY_US = 86_400_000_000

@@ -7,7 +7,7 @@ import asyncio
 import sys
 import time
 
-from keptwork.lifecycle import JOB, Change, decide, insist
+from keptwork.core.lifecycles import JOB, Change, decide, insist
 from keptwork.store import Job, NewJob, Store, open_store
 
 LEASE_US = 60_000_000

@@ -11,8 +11,8 @@ from rich.table import Table
 
 from bench.history import database
 from bench.product import LEASE_US, decided
-from keptwork.lifecycle import WORKER
-from keptwork.service import retention
+from keptwork.core.lifecycles import WORKER
+from keptwork.maintenance import retention
 from keptwork.store import NewJob, Store, open_store
 from tests.support.ended_flows import ended_flows
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from keptwork.address import LONGEST_URL, Allowed, Endpoint, addresses, endpoint, refusal, shown
 from keptwork.errors import BadInput
+from keptwork.webhooks.address import LONGEST_URL, Allowed, Endpoint, addresses, endpoint, refusal, shown
 
 FINE = {
     "https://example.com": Endpoint("https", "example.com", 443, "/"),

@@ -15,12 +15,12 @@ import asyncpg
 import pytest
 
 from keptwork import Cancel, Keptwork, KeptworkError, Snooze
-from keptwork.bounds import LARGEST_PAYLOAD
+from keptwork.audit import verify
+from keptwork.context import Context
+from keptwork.core.ids import key_of
+from keptwork.core.lifecycles import JOB
+from keptwork.core.validation import LARGEST_PAYLOAD
 from keptwork.errors import BadInput
-from keptwork.ids import key_of
-from keptwork.lifecycle import JOB
-from keptwork.service import audit
-from keptwork.worker.context import Context
 from tests.conformance.stage import eventually, undone
 from tests.worker.scene import row, state, triggers
 
@@ -29,14 +29,14 @@ from tests.worker.scene import row, state, triggers
 async def app(database_url: str) -> AsyncIterator[Keptwork]:
     async with Keptwork(database_url) as opened:
         yield opened
-        assert (await audit.verify(await opened.open())).clean
+        assert (await verify.verify(await opened.open())).clean
 
 
 @pytest.fixture
 async def memory() -> AsyncIterator[Keptwork]:
     async with Keptwork("sqlite:///:memory:") as opened:
         yield opened
-        assert (await audit.verify(await opened.open())).clean
+        assert (await verify.verify(await opened.open())).clean
 
 
 async def test_declare_enqueue_and_work(app: Keptwork) -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from keptwork import config
-from keptwork.allowance import Allowance
+from keptwork import settings
+from keptwork.access.scopes_allowance import Allowance
 from keptwork.errors import BadConfig
-from keptwork.process.limits import Limits
+from keptwork.process.resource_limits import Limits
 from tests.support.command import environment
 
 RUFF = """
@@ -42,7 +42,7 @@ def file(tmp_path: Path) -> Path:
 def problems(file: Path, text: str | bytes) -> list[str]:
     file.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(BadConfig) as refusal:
-        config.read(file)
+        settings.read(file)
     assert refusal.value.exit_code == 2
     lines = str(refusal.value).splitlines()
     assert all(line.startswith(f"{file}: ") for line in lines)
@@ -51,7 +51,7 @@ def problems(file: Path, text: str | bytes) -> list[str]:
 
 def test_a_tool_has_what_the_file_says_and_the_usual_for_the_rest(file: Path) -> None:
     file.write_text(RUFF + '[tools.plain]\ncommand = ["true"]\n')
-    found = config.read(file)
+    found = settings.read(file)
     ruff, plain = found.tools["ruff"], found.tools["plain"]
     assert (ruff.command, ruff.timeout, ruff.expected_exit_codes) == (["ruff", "check"], "5m", [0, 1])
     assert (ruff.retry_on_failure, ruff.idempotent, ruff.env) == (False, False, ["RUFF_CACHE"])
@@ -89,7 +89,7 @@ max_turns = 5
 
 def test_agents_have_what_the_file_says_and_the_usual_for_the_rest(file: Path) -> None:
     file.write_text(AGENTS)
-    found = config.read(file)
+    found = settings.read(file)
     names = [found.models.name("openai", tier) for tier in ("haiku", "sonnet", "opus")]
     assert names == ["gpt-5.4-nano", "local-large", "gpt-5.4"]
     assert (found.models.max_tokens, found.models.timeout, found.models.unpriced) == (4096, "2m", "refuse")
@@ -101,14 +101,14 @@ def test_agents_have_what_the_file_says_and_the_usual_for_the_rest(file: Path) -
 
 def test_a_server_has_what_the_file_says_and_the_usual_for_the_rest(file: Path) -> None:
     file.write_text('[server]\nmax_queued = 5\nrow_security = "require"\n')
-    found = config.read(file).server
+    found = settings.read(file).server
     assert found.allowance == replace(Allowance(), max_queued=5)
     assert (found.row_security, found.failed_keys_per_minute) == ("require", 600)
 
 
 def test_without_a_file_there_are_no_caps_and_no_provider_is_named(file: Path) -> None:
     file.write_text("")
-    found = config.read(file)
+    found = settings.read(file)
     assert (found.models.provider, found.budgets.caps, found.models.prices) == (None, {}, {})
 
 
@@ -117,16 +117,16 @@ def test_it_is_looked_for_where_it_is_said_then_in_the_environment_then_here(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("KEPTWORK_CONFIG", raising=False)
-    assert config.read().tools == {}  # there is none, and nobody asked for one
+    assert settings.read().tools == {}  # there is none, and nobody asked for one
     for name in ("keptwork", "other", "third"):
         (tmp_path / f"{name}.toml").write_text(f'[tools.{name}]\ncommand = ["x"]\n')
-    assert list(config.read().tools) == ["keptwork"]
+    assert list(settings.read().tools) == ["keptwork"]
     monkeypatch.setenv("KEPTWORK_CONFIG", "other.toml")
-    assert list(config.read().tools) == ["other"]
-    assert list(config.read("third.toml").tools) == ["third"]
+    assert list(settings.read().tools) == ["other"]
+    assert list(settings.read("third.toml").tools) == ["third"]
     monkeypatch.setenv("KEPTWORK_CONFIG", "gone.toml")
     with pytest.raises(BadConfig, match=r"gone\.toml: it cannot be read: No such file or directory"):
-        config.read()
+        settings.read()
 
 
 TOOL = "[tools.x]\n"
@@ -213,8 +213,8 @@ def test_all_that_is_wrong_is_told_at_once(file: Path) -> None:
 
 @pytest.mark.acceptance
 def test_nothing_reads_the_file_before_somebody_wants_it() -> None:
-    modules = "keptwork.cli.main, keptwork.app, keptwork.worker.tool_step"
-    code = f"import sys, {modules}; print('keptwork.config' in sys.modules)"
+    modules = "keptwork.cli.main, keptwork.app, keptwork.workers.tool_runner_step"
+    code = f"import sys, {modules}; print('keptwork.settings' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
 
@@ -236,7 +236,7 @@ files = {type = "array", items = {type = "string"}}
 
 def test_a_tool_says_what_a_model_may_give_it(file: Path) -> None:
     file.write_text(GREP)
-    tool = config.read(file).tools["grep"]
+    tool = settings.read(file).tools["grep"]
     assert (tool.description, tool.approval, tool.takes.schema["additionalProperties"]) == ("Searches.", False, False)
     assert tool.takes.passed({"pattern": "-x", "files": ["a"]}) == (("--", "-x", "a"), b"")
 
@@ -269,6 +269,6 @@ def test_the_profiles_of_agents_in_the_docs_can_be_read(file: Path) -> None:
     blocks = [rest.partition("```")[0] for rest in page.split("```toml\n")[1:]]
     (block,) = [block for block in blocks if "arguments" in block]
     file.write_text(block)
-    ship = config.read(file).tools["ship"].takes
+    ship = settings.read(file).tools["ship"].takes
     assert ship.passed({"version": "1.2"}) == (("--version=1.2",), b"")
     assert ship.passed({"version": "1.2", "place": "staging"}) == (("--to", "staging", "--version=1.2"), b"")

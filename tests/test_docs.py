@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from keptwork import errors
-from keptwork.lifecycle import LIFECYCLES
+from keptwork.core.lifecycles import LIFECYCLES
 from tools import docs
 
 DOCS = Path(__file__).parents[1] / "docs"

@@ -14,11 +14,11 @@ import asyncpg
 import pytest
 
 from keptwork import Keptwork
-from keptwork.declared_job import DeclaredJob
+from keptwork.audit import verify
+from keptwork.context import Context
 from keptwork.errors import BadInput, NotThere
-from keptwork.service import audit
-from keptwork.store.postgres_server import SESSION_SETTINGS
-from keptwork.worker.context import Context
+from keptwork.job_declared import DeclaredJob
+from keptwork.store.postgres.connections_server import SESSION_SETTINGS
 from tests.support.command import environment
 from tests.support.postgres_server import PostgresServer
 from tests.worker.scene import row, triggers
@@ -28,7 +28,7 @@ from tests.worker.scene import row, triggers
 async def app(database_url: str) -> AsyncIterator[Keptwork]:
     async with Keptwork(database_url) as opened:
         yield opened
-        verdict = await audit.verify(await opened.open())
+        verdict = await verify.verify(await opened.open())
         assert verdict.clean, verdict.problems
 
 
@@ -44,7 +44,7 @@ async def shop(copy: str) -> AsyncIterator[Keptwork]:
     """An application on PostgreSQL."""
     async with Keptwork(copy) as opened:
         yield opened
-        verdict = await audit.verify(await opened.open())
+        verdict = await verify.verify(await opened.open())
         assert verdict.clean, verdict.problems
 
 

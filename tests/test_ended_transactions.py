@@ -10,12 +10,12 @@ import asyncpg
 import pytest
 
 from keptwork import Keptwork
-from keptwork.declared_job import DeclaredJob
+from keptwork.context import Context
+from keptwork.core.lifecycles import JOB
 from keptwork.errors import BadInput, OtherLoop, TransactionEnded
-from keptwork.lifecycle import JOB
-from keptwork.store import sqlite
-from keptwork.store.postgres_server import SESSION_SETTINGS
-from keptwork.worker.context import Context
+from keptwork.job_declared import DeclaredJob
+from keptwork.store.postgres.connections_server import SESSION_SETTINGS
+from keptwork.store.sqlite import store
 
 HAS_ENDED = "this transaction has ended"
 OWN_ROW = "INSERT INTO own_rows (n) VALUES (1)"
@@ -156,8 +156,8 @@ async def test_call_made_while_the_block_ends_is_refused_or_belongs_to_the_trans
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A database that ends idle transactions after 0.2 s."""
-    monkeypatch.setattr(sqlite, "IDLE_TRANSACTION_SECONDS", 0.2)
-    monkeypatch.setattr("keptwork.store.postgres_server.IDLE_SECONDS", 0.2)
+    monkeypatch.setattr(store, "IDLE_TRANSACTION_SECONDS", 0.2)
+    monkeypatch.setattr("keptwork.store.postgres.connections_server.IDLE_SECONDS", 0.2)
     monkeypatch.setitem(SESSION_SETTINGS, "idle_in_transaction_session_timeout", "200ms")
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from keptwork import Keptwork
 from keptwork.errors import BadFlow, BadInput, FlowFailed, StillUnfinished
-from keptwork.flow.definition import Flow
+from keptwork.flows.definition import Flow
 
 
 def twice(n: int) -> dict[str, int]:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keptwork import ids
-from keptwork.lifecycle import LIFECYCLES
+from keptwork.core import ids
+from keptwork.core.lifecycles import LIFECYCLES
 
 KEYS = st.integers(1, 2**63 - 1)
 PREFIXES = st.sampled_from(sorted({found.prefix for found in LIFECYCLES.values()}))

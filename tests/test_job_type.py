@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keptwork.job_type import Handler, JobType
+from keptwork.job import Handler, JobType
 
 
 def plain(ctx: object, a: int, b: int = 1) -> None: ...

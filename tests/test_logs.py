@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 
-from keptwork import Keptwork, logs
+from keptwork import Keptwork
 from keptwork.errors import BadInput
+from keptwork.observability import logs
 from tests.support import command
 
 CANARY = "canary-7f3a9c51e2"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from keptwork.lifecycle import JOB
-from keptwork.metrics import BUCKET, JOB_MOVES, METRICS, NAMED, SUM
+from keptwork.core.lifecycles import JOB
+from keptwork.core.metrics import BUCKET, JOB_MOVES, METRICS, NAMED, SUM
 
 UNCOUNTED = {"start", "dead_letter"}
 

@@ -7,12 +7,12 @@ import re
 
 import pytest
 
-from keptwork.config import Config
-from keptwork.flow.check import MEANT_FOR
-from keptwork.flow.definition import KINDS, ONLY_OF, VALUES, Flow, Step
-from keptwork.service.step_jobs import RUN_RETRIES, USUAL_RETRIES
-from keptwork.worker.step_kinds import LONGEST_BACKOFF_US
-from keptwork.worker.tool_spec import USUAL_TIMEOUT_US
+from keptwork.flows.definition import KINDS, ONLY_OF, VALUES, Flow, Step
+from keptwork.flows.steps.kind import RUN_RETRIES, USUAL_RETRIES
+from keptwork.flows.steps.tool_spec import USUAL_TIMEOUT_US
+from keptwork.flows.validation import MEANT_FOR
+from keptwork.settings import Config
+from keptwork.workers.step_runner import LONGEST_BACKOFF_US
 from tools import file_reference_schema_words
 from tools.file_reference import FLOW_FILE, SETTINGS, Table, flow_page, kinds_of, settings_page, tables
 from tools.file_reference_schema_words import Schema, words

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keptwork import moments
+from keptwork.core import durations
+from keptwork.core.durations import moment_us, rfc3339, span_us
 from keptwork.errors import BadInput
-from keptwork.moments import moment_us, rfc3339, span_us
 
 SECOND = 1_000_000
 
@@ -63,4 +63,4 @@ def test_a_number_that_is_no_time_is_still_shown(us):
 
 
 def test_the_examples_in_the_docstrings():
-    assert doctest.testmod(moments).failed == 0
+    assert doctest.testmod(durations).failed == 0

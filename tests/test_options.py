@@ -13,11 +13,11 @@ import asyncpg
 import pytest
 
 from keptwork import Keptwork
-from keptwork.declared_job import DeclaredJob
+from keptwork.context import Context
+from keptwork.core.lifecycles import JOB
 from keptwork.errors import BadInput
-from keptwork.job_handle import Handle
-from keptwork.lifecycle import JOB
-from keptwork.worker.context import Context
+from keptwork.handles import Handle
+from keptwork.job_declared import DeclaredJob
 
 HOUR, MINUTE = 3_600_000_000, 60_000_000
 

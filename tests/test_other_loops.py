@@ -18,14 +18,15 @@ import asyncpg
 import pytest
 
 from keptwork import Keptwork
-from keptwork.declared_job import DeclaredJob
+from keptwork.audit import verify
+from keptwork.context import Context
+from keptwork.core.lifecycles import JOB
 from keptwork.errors import InvalidTransition, OtherLoop, TransactionEnded
-from keptwork.job_type import JobType
-from keptwork.lifecycle import JOB
-from keptwork.service import audit, jobs
+from keptwork.job import JobType
+from keptwork.job_declared import DeclaredJob
+from keptwork.jobs import queries
 from keptwork.store import open_store
-from keptwork.store.postgres_connections import MOST_AT_HAND, MOST_CONNECTIONS
-from keptwork.worker.context import Context
+from keptwork.store.postgres.connections import MOST_AT_HAND, MOST_CONNECTIONS
 from tests.conformance.stage import eventually
 from tests.support.command import Done, environment
 
@@ -59,7 +60,7 @@ def notes(url: str) -> Counter[str]:
     async def read() -> Counter[str]:
         store = await open_store(url)
         try:
-            assert (await audit.verify(store)).clean
+            assert (await verify.verify(store)).clean
             return Counter(json.loads(row["payload"])["by"] for row in await store.jobs(limit=1_000_000))
         finally:
             await store.close()
@@ -275,7 +276,7 @@ async def hears_why_a_move_is_refused(app: Keptwork, note: DeclaredJob) -> None:
     made = await note.enqueue(by="ann", _key="finished")
     assert await made.result(timeout="30s") == "ann"
     with pytest.raises(InvalidTransition, match="succeeded"):
-        await jobs.cancel(await app.open(), app.tenant_id, made.id, hard=False, reason=None, actor="cli:ann")
+        await queries.cancel(await app.open(), app.tenant_id, made.id, hard=False, reason=None, actor="cli:ann")
 
 
 @from_another_loop

@@ -9,12 +9,12 @@ from urllib.parse import unquote
 
 import pytest
 
-from keptwork import config
-from keptwork.agent.routing import Tier
-from keptwork.agent_settings import TIERS, Agents, Budgets, Models, Price
-from keptwork.allowance import Allowance
-from keptwork.flow_files import read_flow
-from keptwork.server_settings import Server
+from keptwork import settings
+from keptwork.access.scopes_allowance import Allowance
+from keptwork.agents.settings import TIERS, Agents, Budgets, Models, Price
+from keptwork.agents.skills_routing import Tier
+from keptwork.flows.files import read_flow
+from keptwork.settings_server import Server
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -180,7 +180,7 @@ def test_the_page_about_the_server_has_every_setting_and_the_usual_ones(tmp_path
     text = (ROOT / page).read_text("utf-8")
     (block,) = blocks(page, "toml")
     (tmp_path / "keptwork.toml").write_text(block)
-    config.read(tmp_path / "keptwork.toml")
+    settings.read(tmp_path / "keptwork.toml")
     assert [key for key in Server.model_fields if not re.search(rf"^{key} = ", block, re.MULTILINE)] == []
     usual = Allowance()
     assert f"| `requests_per_second`, `burst` | {usual.requests_per_second:,}, {usual.burst:,} |" in text
@@ -193,7 +193,7 @@ def test_the_page_about_agents_has_every_setting_and_the_models_that_are_used(tm
     text = (ROOT / page).read_text("utf-8")
     for place, block in enumerate(blocks(page, "toml")):
         (tmp_path / f"{place}.toml").write_text(block)
-        config.read(tmp_path / f"{place}.toml")
+        settings.read(tmp_path / f"{place}.toml")
     for table in (Models, Budgets, Agents, Price):
         assert [
             key for key in table.model_fields if not re.search(rf"^{key} = |^\[models\.{key}", text, re.MULTILINE)

@@ -9,8 +9,18 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from keptwork.core.schedule_rules import (
+    MOST_MISSED,
+    Firing,
+    Rule,
+    correlation,
+    due,
+    last_ticks,
+    next_tick,
+    next_ticks,
+    tick_of,
+)
 from keptwork.errors import BadInput
-from keptwork.schedule import MOST_MISSED, Firing, Rule, correlation, due, last_ticks, next_tick, next_ticks, tick_of
 
 MINUTE, HOUR, DAY = 60_000_000, 3_600_000_000, 86_400_000_000
 BERLIN = "Europe/Berlin"

@@ -6,14 +6,14 @@ import doctest
 
 import pytest
 
-from keptwork import signature
-from keptwork.signature import sign, verify
+from keptwork import webhooks
+from keptwork.webhooks import sign, verify
 
 SECRET, BODY, AT = b"a secret of some length", b'{"n":1}', 1_800_000_000
 
 
 def test_the_example_in_its_docstring_is_true() -> None:
-    assert doctest.testmod(signature) == (0, 1)
+    assert doctest.testmod(webhooks) == (0, 1)
 
 
 def test_what_was_signed_is_verified() -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from keptwork.core.durations_sizes import size_bytes, size_text
 from keptwork.errors import BadInput
-from keptwork.sizes import size_bytes, size_text
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,11 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from keptwork import Keptwork, Snooze, logs, otel, spans
+from keptwork import Keptwork, Snooze
+from keptwork.observability import logs, otel, spans
 from keptwork.outcomes import TransientError
 from keptwork.store import Job
-from keptwork.store.records import JOB_COLUMNS
+from keptwork.store.contract.records import JOB_COLUMNS
 from tests.support import command
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from keptwork import Keptwork
-from keptwork.declared_job import DeclaredJob
+from keptwork.audit import verify
+from keptwork.context import Context
 from keptwork.errors import BadInput, StoreError, TransactionEnded
-from keptwork.service import audit
+from keptwork.job_declared import DeclaredJob
 from keptwork.store import open_store
-from keptwork.worker.context import Context
 from tests.support.command import Done, environment
 
 pytestmark = pytest.mark.acceptance
@@ -48,7 +48,7 @@ def notes(url: str) -> Counter[str]:
     async def read() -> Counter[str]:
         store = await open_store(url)
         try:
-            assert (await audit.verify(store)).clean
+            assert (await verify.verify(store)).clean
             return Counter(json.loads(row["payload"])["by"] for row in await store.jobs(limit=1_000_000))
         finally:
             await store.close()

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from keptwork import Cancel, Keptwork, PermanentError, Snooze
-from keptwork.declared_job import DeclaredJob
 from keptwork.errors import BadInput
+from keptwork.job_declared import DeclaredJob
 from keptwork.testing import Harness, Settled
 
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)

@@ -18,10 +18,11 @@ from typing import Any, NamedTuple
 from typer.main import get_command
 
 from keptwork import errors
-from keptwork.cli.lazy import load
 from keptwork.cli.main import COMMANDS, app
-from keptwork.lifecycle import LIFECYCLES, Lifecycle, render
-from keptwork.metrics import METRICS
+from keptwork.cli.main_lazy import load
+from keptwork.core import render
+from keptwork.core.lifecycles import LIFECYCLES, Lifecycle
+from keptwork.core.metrics import METRICS
 from tools import flow_references
 from tools.file_reference import flow_page, settings_page
 
@@ -55,7 +56,7 @@ def lifecycle_index() -> str:
 
 def _about(lifecycle: Lifecycle) -> str:
     """Return the first paragraph of the docstring of the module that declares the lifecycle."""
-    module = import_module(f"keptwork.lifecycle.{lifecycle.name.replace('-', '_')}")
+    module = import_module(f"keptwork.core.lifecycles.{lifecycle.name.replace('-', '_')}")
     return " ".join((module.__doc__ or "").strip().split("\n\n")[0].split())
 
 

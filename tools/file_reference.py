@@ -1,6 +1,7 @@
 """Generate reference pages for flow files and `keptwork.toml`, with a table of all keys of their models.
 
-The type of a key comes from the model's JSON Schema (described by schema_words.py), and its default and meaning from
+The type of a key comes from the model's JSON Schema (described by file_reference_schema_words.py), and its default and
+meaning from
 its field. The kinds of steps that a key belongs to come from the rules that check flows.
 """
 
@@ -15,11 +16,11 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 
-from keptwork.config import Config
-from keptwork.flow.check import MEANT_FOR, NOT_IN_RUNS, NOT_INLINE
-from keptwork.flow.definition import KINDS, OF_EACH, ONLY_OF, VALUES, Flow, Step
-from keptwork.process.environment import PASSED
-from keptwork.sizes import size_text
+from keptwork.core.durations_sizes import size_text
+from keptwork.flows.definition import KINDS, OF_EACH, ONLY_OF, VALUES, Flow, Step
+from keptwork.flows.validation import MEANT_FOR, NOT_IN_RUNS, NOT_INLINE
+from keptwork.process.tool_environment import PASSED
+from keptwork.settings import Config
 from tools.file_reference_schema_words import Schema, words
 from tools.variables import VARIABLES, Whose
 

@@ -9,15 +9,14 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from keptwork.flow import expression
-from keptwork.flow.definition import INPUTS, ITEM, KINDS, OF_EACH, VALUES, Flow
-from keptwork.flow.expression import Look, Wrong, as_text
-from keptwork.flow.inputs import bound
-from keptwork.flow.plan import NoOutput, looking
-from keptwork.flow.program import RAW, STREAMS
-from keptwork.lifecycle import WORKSTREAM_STEP
-from keptwork.service import definitions
-from keptwork.service.flow_scene import no_output
+from keptwork.core.lifecycles import WORKSTREAM_STEP
+from keptwork.flows import compiled, expression
+from keptwork.flows.definition import INPUTS, ITEM, KINDS, OF_EACH, VALUES, Flow
+from keptwork.flows.expression import Look, Wrong, as_text
+from keptwork.flows.plan import NoOutput, looking
+from keptwork.flows.program_output import RAW, STREAMS
+from keptwork.flows.transaction import no_output
+from keptwork.flows.validation_inputs import bound
 from tools.file_reference import markdown
 
 STEP = "a"
@@ -119,7 +118,7 @@ def absent() -> dict[str, NoOutput]:
         FAILED: WORKSTREAM_STEP.move("failure").target,
         NOT_RUN: WORKSTREAM_STEP.initial,
     }
-    return {name: no_output(definitions.KINDS["workstream"], state.name) for name, state in states.items()}
+    return {name: no_output(compiled.KINDS["workstream"], state.name) for name, state in states.items()}
 
 
 def cell(text: str, look: Look) -> str:

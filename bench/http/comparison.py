@@ -19,7 +19,7 @@ from bench.http import streams
 from bench.lifecycle import prepared
 from bench.peers.processes import end
 from bench.peers.server import free_ports
-from keptwork.service import keys
+from keptwork.access import api_keys
 from keptwork.store import open_store
 
 MARK = 0.70
@@ -127,7 +127,7 @@ def bare(store: str) -> Iterator[Server]:
 
 async def _key(url: str) -> str:
     store = await open_store(url)
-    made = await keys.create(store, await store.tenant("default"), "bench", ["admin"], by="bench")
+    made = await api_keys.create(store, await store.tenant("default"), "bench", ["admin"], by="bench")
     await store.close()
     return made.secret.value
 

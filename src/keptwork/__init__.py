@@ -5,7 +5,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from keptwork.breaker import Breaker
 from keptwork.errors import (
     ApprovalExpired,
     ApprovalRejected,
@@ -16,11 +15,12 @@ from keptwork.errors import (
     LeaseLost,
     NoEvent,
 )
+from keptwork.jobs.breaker import Breaker
 from keptwork.outcomes import Cancel, PermanentError, Snooze, TransientError, ValidationError
 
 if TYPE_CHECKING:
     from keptwork.app import Keptwork
-    from keptwork.worker.context import Context
+    from keptwork.context import Context
 
 __version__ = "0.1.0"
 
@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 
-_LOADED_WHEN_ASKED_FOR = {"Keptwork": "keptwork.app", "Context": "keptwork.worker.context"}
+_LOADED_WHEN_ASKED_FOR = {"Keptwork": "keptwork.app", "Context": "keptwork.context"}
 
 
 def __getattr__(name: str) -> Any:

@@ -9,47 +9,50 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack, cast, overload
 
-from keptwork import __version__, spans
-from keptwork.agent.conversation import Provider
-from keptwork.agent_handle import AgentHandle, Ask, start_agent
-from keptwork.bounds import OWN_KINDS, check_name
-from keptwork.clock import Clock
-from keptwork.crew_handle import CrewHandle
-from keptwork.declared_job import DeclaredJob
-from keptwork.declared_schedules import DeclaredSchedules, How
+from keptwork import __version__
+from keptwork.agents.conversation import Provider
+from keptwork.agents.turn import Heard
+from keptwork.core.clock import Clock
+from keptwork.core.durations import Span, span_us
+from keptwork.core.durations_sizes import Size, size_bytes
+from keptwork.core.function_ref import refuse_while_loading
+from keptwork.core.home_loop import Home, keep_for_ever, watch_forks
+from keptwork.core.loop_scope import running_loop
+from keptwork.core.validation import OWN_KINDS, check_name
+from keptwork.crews import commands as crews
 from keptwork.errors import BadInput, NeedsDatabase
-from keptwork.flow_handle import Definition, FlowHandle, start_flow
-from keptwork.home import Home, keep_for_ever, watch_forks
-from keptwork.job_handle import Handle
-from keptwork.job_type import Handler, JobType
-from keptwork.moments import Span, span_us
-from keptwork.service import approvals, artifacts, crews, limits, results, signals
-from keptwork.service.endings import Endings
-from keptwork.service.new_jobs import new_job, new_jobs, put
-from keptwork.service.retention import Retention
-from keptwork.sizes import Size, size_bytes
+from keptwork.flows import approvals
+from keptwork.handles import Handle
+from keptwork.handles_agent import AgentHandle, Ask, start_agent
+from keptwork.handles_crew import CrewHandle
+from keptwork.handles_flow import Definition, FlowHandle, start_flow
+from keptwork.job import Handler, JobType
+from keptwork.job_declared import DeclaredJob
+from keptwork.jobs import commands_signals, limits, results, results_artifacts
+from keptwork.jobs.concurrency import Throttle
+from keptwork.jobs.enqueue import new_job, new_jobs, put
+from keptwork.jobs.enqueue_window import put_unique
+from keptwork.jobs.results_endings import Endings
+from keptwork.jobs.schedules_declared import DeclaredSchedules, How
+from keptwork.maintenance.retention import Retention
+from keptwork.observability import spans
 from keptwork.store import Artifact, NewJob, Store, Transaction, open_store
-from keptwork.store.approvals import Approval
-from keptwork.store.protocol import Enqueues
-from keptwork.store.scope import running_loop
-from keptwork.store.signals import Sent
-from keptwork.store.tally import Tally
+from keptwork.store.contract.store import Enqueues
+from keptwork.store.contract.waits_approvals import Approval
+from keptwork.store.contract.waits_signals import Sent
+from keptwork.store.counters import Tally
+from keptwork.store.other_loop import VisitingStore
 from keptwork.store.url import database_url
 from keptwork.sync import Sync
-from keptwork.target import refuse_while_loading
-from keptwork.throttle import Throttle
-from keptwork.visiting import VisitingStore
-from keptwork.window import put_unique
-from keptwork.worker.agent_turn import Heard
-from keptwork.worker.bond import Bond
-from keptwork.worker.report import Doing
-from keptwork.worker.settings import Settings
-from keptwork.worker.start_kind import StartKind
-from keptwork.worker.step_kinds import StepKinds
-from keptwork.worker.worker import Worker
+from keptwork.workers.heartbeat_report import Doing
+from keptwork.workers.registration_settings import Settings
+from keptwork.workers.step_runner import StepKinds
+from keptwork.workers.step_runner_start_kind import StartKind
+from keptwork.workers.supervisor_link_bond import Bond
+from keptwork.workers.worker import Worker
 
 if TYPE_CHECKING:
-    from keptwork.config import Config
+    from keptwork.settings import Config
 
 MEMORY = ":memory:"
 SHORT_SECONDS = 0.002
@@ -379,11 +382,11 @@ class Keptwork:
 
     async def artifacts(self, job_id: str) -> list[Artifact]:
         """Return the artifacts of a job: name, media type, size, and hash of each."""
-        return await artifacts.listed(await self.open(), self.tenant_id, job_id)
+        return await results_artifacts.listed(await self.open(), self.tenant_id, job_id)
 
     async def artifact(self, job_id: str, name: str) -> bytes:
         """Return the content of an artifact of a job. Raise `NotFound` if it does not exist."""
-        _, content = await artifacts.content(await self.open(), self.tenant_id, job_id, name)
+        _, content = await results_artifacts.content(await self.open(), self.tenant_id, job_id, name)
         return content
 
     async def start_flow(
@@ -435,7 +438,7 @@ class Keptwork:
         """
         where = await self.queue(_tx)
         to = job.id if isinstance(job, Handle) else job
-        return await signals.send(where, self.tenant_id, name, payload, job=to, key=key)
+        return await commands_signals.send(where, self.tenant_id, name, payload, job=to, key=key)
 
     async def approve(self, approval_id: str, *, by: str, comment: str | None = None) -> Approval:
         """Approve the request of a job.
@@ -578,7 +581,7 @@ class Keptwork:
         self, server: str, key: str | None, key_file: str | None, settings: Settings, until_idle: bool
     ) -> int:
         """Run the same worker with the same handlers, without a database."""
-        from keptwork.worker.remote_worker import remote_worker
+        from keptwork.workers.remote.worker import remote_worker
 
         self._server = server
         try:
@@ -649,7 +652,7 @@ def _nothing() -> None:
 
 def _read_config(path: str | None) -> Config:
     """Read keptwork.toml and import its reader, when the first tool needs it."""
-    from keptwork.config import read
+    from keptwork.settings import read
 
     return read(path)
 

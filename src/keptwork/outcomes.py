@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from keptwork.moments import Span
+    from keptwork.core.durations import Span
 
 
 @dataclass(frozen=True, slots=True)

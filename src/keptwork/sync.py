@@ -19,23 +19,23 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from keptwork.core.home_loop import keep_for_ever
+from keptwork.core.loop_scope import COMMITTED, ROLLED_BACK
+from keptwork.core.loop_thread import PATIENCE_SECONDS, Lane
 from keptwork.errors import BadInput, OtherLoop, TransactionEnded
-from keptwork.home import keep_for_ever
-from keptwork.lane import PATIENCE_SECONDS, Lane
-from keptwork.store.scope import COMMITTED, ROLLED_BACK
 from keptwork.store.url import database_url
 
 if TYPE_CHECKING:
     from keptwork.app import Keptwork
-    from keptwork.declared_job import DeclaredJob
-    from keptwork.flow_handle import Definition, FlowHandle
-    from keptwork.job_handle import Handle
-    from keptwork.moments import Span
-    from keptwork.service.flow_report import FlowReport
-    from keptwork.service.flows import FlowRef
+    from keptwork.core.durations import Span
+    from keptwork.flows.commands import FlowRef
+    from keptwork.flows.report import FlowReport
+    from keptwork.handles import Handle
+    from keptwork.handles_flow import Definition, FlowHandle
+    from keptwork.job_declared import DeclaredJob
     from keptwork.store import Transaction
-    from keptwork.store.approvals import Approval
-    from keptwork.store.signals import Sent
+    from keptwork.store.contract.waits_approvals import Approval
+    from keptwork.store.contract.waits_signals import Sent
 
 T = TypeVar("T")
 
@@ -162,7 +162,7 @@ class Sync:
 
     def about_flow(self, ref: FlowRef, ask: Callable[[FlowHandle], Coroutine[Any, Any, T]]) -> T:
         """Return the result of a call on a handle of that flow."""
-        from keptwork.flow_handle import FlowHandle
+        from keptwork.handles_flow import FlowHandle
 
         self._lent(None)
         with self._entered() as lane:

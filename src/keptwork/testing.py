@@ -19,26 +19,27 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
-from keptwork import ids
 from keptwork.app import Keptwork
-from keptwork.clock import ManualClock
-from keptwork.declared_job import DeclaredJob
+from keptwork.core import ids
+from keptwork.core.clock import ManualClock
+from keptwork.core.durations import Span, moment_us, rfc3339, span_us
+from keptwork.core.lifecycles import JOB
+from keptwork.core.lifecycles.job import RUNNING
 from keptwork.errors import BadInput
-from keptwork.job_type import JobType
-from keptwork.lifecycle import JOB
-from keptwork.lifecycle.job import RUNNING
-from keptwork.moments import Span, moment_us, rfc3339, span_us
-from keptwork.process.limits import Limits
-from keptwork.service import crew_mend, schedules
-from keptwork.service.blobs import whole
+from keptwork.job import JobType
+from keptwork.job_declared import DeclaredJob
+from keptwork.jobs import schedules
+from keptwork.jobs.outcome import Suspend
+from keptwork.maintenance import reconciler_crew_mend
+from keptwork.maintenance.expired_leases import Reaper
+from keptwork.maintenance.periodic_outage import Outage
+from keptwork.process.resource_limits import Limits
 from keptwork.store import Event, EventFilter, Job, JobFilter, Store
-from keptwork.worker.outage import Outage
-from keptwork.worker.parking import Suspended
-from keptwork.worker.reaper import Reaper
-from keptwork.worker.settings import Settings
-from keptwork.worker.settlement import Suspend
-from keptwork.worker.steps import Steps
-from keptwork.worker.worker import Worker
+from keptwork.store.contract.checkpoints_blob_service import whole
+from keptwork.workers.parked_waits import Suspended
+from keptwork.workers.registration_settings import Settings
+from keptwork.workers.steps import Steps
+from keptwork.workers.worker import Worker
 
 __all__ = ["Enqueued", "Harness", "Settled"]
 
@@ -219,7 +220,7 @@ class Harness:
         while await schedules.fire(store):
             continue
         await Reaper(store, lambda: None, Outage()).run_once()
-        await crew_mend.mend(store)
+        await reconciler_crew_mend.mend(store)
         kinds = {name: self._under_test(kind) for name, kind in self.app.kinds.items()}
         served: set[str] = set()
         while served < (queues := await self._queues(store)):  # a job can enqueue others into queues that did not exist

@@ -13,9 +13,9 @@ from functools import partial
 
 import anthropic  # noqa: F401 - imported here, once for all of them
 
-import keptwork.provider.choice  # noqa: F401 - the same
+import keptwork.agents.providers.choose  # noqa: F401 - the same
 from keptwork import Keptwork
-from keptwork.process.bonds import die_with, run_and_exit
+from keptwork.process.tree_bonds import die_with, run_and_exit
 from tests.acceptance.twins import break_store
 
 

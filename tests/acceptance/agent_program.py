@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from keptwork import Keptwork
-from keptwork.agent.conversation import Answer, Request, Role
-from keptwork.store.checkpoints import Checkpoint, Save
-from keptwork.worker import agent_tools
-from keptwork.worker.agent_tools import Limits, Toolbox, converse
-from keptwork.worker.steps import Steps
-from keptwork.worker.tool_run import one_run
+from keptwork.agents import tool_loop
+from keptwork.agents.conversation import Answer, Request, Role
+from keptwork.agents.tool_loop import Limits, Toolbox, converse
+from keptwork.store.contract.checkpoints import Checkpoint, Save
+from keptwork.workers.steps import Steps
+from keptwork.workers.tool_runner import one_run
 from tests.acceptance.step_program import Strikes
 from tests.acceptance.worker_program import MANY_ATTEMPTS, die_with_the_test
 from tests.worker.agent_stage import Scripted, config, kept_turns, question, says, uses
@@ -66,7 +66,7 @@ async def work(strikes: Strikes, folder: Path, url: str, name: str, lease: str) 
         return outcome
 
     store.checkpoint = kept  # type: ignore[method-assign]
-    setattr(agent_tools, "one_run", ran)  # noqa: B010 - mypy knows that it is not exported
+    setattr(tool_loop, "one_run", ran)  # noqa: B010 - mypy knows that it is not exported
     await app.work(name=name, lease=lease)
 
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from keptwork import Keptwork, TransientError
-from keptwork.worker.context import Context
-from keptwork.worker.parking import Parking
+from keptwork.context import Context
+from keptwork.workers.parked_waits import Parking
 from tests.acceptance.worker_program import die_with_the_test
 
 FRESH = "nobody"
@@ -272,7 +272,7 @@ def _handled(handler: Handler, log: Log | None) -> Any:
 
 def share_contexts() -> None:
     shared = contextvars.copy_context()
-    slot: Any = sys.modules["keptwork.worker.slot"]
+    slot: Any = sys.modules["keptwork.workers.slot"]
     slot._started = lambda work, variables, name, loop: loop.create_task(work, name=name, context=shared)
 
 
@@ -291,7 +291,7 @@ def cut_steps_off() -> None:
 
 def take_waits_for_results() -> None:
     async def returns(self: Any, wait: Any, work: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
-        from keptwork.worker.parking import Suspended
+        from keptwork.workers.parked_waits import Suspended
 
         try:
             return await work(*arguments)

@@ -10,8 +10,8 @@ from contextlib import closing, contextmanager
 from urllib.parse import urlsplit
 
 from keptwork import Keptwork
-from keptwork.declared_job import DeclaredJob
-from keptwork.lifecycle import JOB
+from keptwork.core.lifecycles import JOB
+from keptwork.job_declared import DeclaredJob
 from keptwork.store import Store, open_store
 from tests.acceptance.effects import Sink
 from tests.acceptance.examination import Findings, examine

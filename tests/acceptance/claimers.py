@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable
 
-from keptwork.lifecycle import WORKER
+from keptwork.core.lifecycles import WORKER
 from keptwork.store import open_store
 from tests.acceptance.together import together
 from tests.acceptance.twins import break_store

@@ -10,11 +10,11 @@ import asyncio
 import sys
 
 from keptwork import Keptwork
-from keptwork.worker import courier
+from keptwork.webhooks import delivery
 
 
 async def main(url: str, lease: str) -> None:
-    courier.LEASE_US = round(float(lease) * 1_000_000)
+    delivery.LEASE_US = round(float(lease) * 1_000_000)
     loop = asyncio.get_running_loop()
     async with Keptwork(url) as app:
         work = asyncio.create_task(app.work())

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from keptwork import Keptwork
-from keptwork.worker.context import Context
+from keptwork.context import Context
 
 
 def application(url: str, folder: Path) -> Keptwork:

@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from keptwork.core.lifecycles import JOB, WORKER, decide, insist
 from keptwork.errors import KeptworkError
-from keptwork.lifecycle import JOB, WORKER, decide, insist
 from keptwork.store import NewJob, Store, open_store
 from tests.acceptance.together import together
 from tests.acceptance.twins import break_store

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from keptwork import Keptwork
 from keptwork.errors import StoreError
-from keptwork.store.sqlite_writer import Unit, Writer
+from keptwork.store.sqlite.writer import Unit, Writer
 
 T = TypeVar("T")
 

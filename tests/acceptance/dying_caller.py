@@ -18,7 +18,7 @@ from uuid import uuid4
 
 from keptwork.errors import StoreError
 from keptwork.store import Store, open_store
-from keptwork.store.sqlite_writer import Writer
+from keptwork.store.sqlite.writer import Writer
 from tests.acceptance.write_calls import CALLS, Call, examine
 
 

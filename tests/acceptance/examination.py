@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 from typing import Any
 
-from keptwork.lifecycle import JOB, LIFECYCLES, WORKER
-from keptwork.service.audit import verify
+from keptwork.audit.verify import verify
+from keptwork.core.lifecycles import JOB, LIFECYCLES, WORKER
 from keptwork.store import Event, EventFilter, Store
 from tests.acceptance.effects import Delivery, Sink
 

@@ -9,8 +9,8 @@ from collections import Counter
 from itertools import count
 
 from keptwork import Keptwork
+from keptwork.core.lifecycles import JOB
 from keptwork.errors import StoreError
-from keptwork.lifecycle import JOB
 from keptwork.store import NewJob, Store
 from tests.acceptance.chaos import Stage, until
 from tests.acceptance.worker_program import declare

@@ -24,16 +24,16 @@ from typing import IO, Any, NamedTuple
 
 import httpx
 
-from keptwork.agent.prices import cost_micros
-from keptwork.budget import dollars
+from keptwork.agents.budget_rules_prices import cost_micros
 from keptwork.cli.run_summary import cost as as_shown
-from keptwork.config import Config
-from keptwork.flow.phase import Phase, phases
-from keptwork.lifecycle import JOB
-from keptwork.service.definitions import KINDS
+from keptwork.core.lifecycles import JOB
+from keptwork.core.money import dollars
+from keptwork.flows.compiled import KINDS
+from keptwork.flows.plan_phase import Phase, phases
+from keptwork.settings import Config
 from keptwork.store import EventFilter, Store
-from keptwork.store.budgets import Charge
-from keptwork.store.steps import FlowFilter
+from keptwork.store.contract.budgets import Charge
+from keptwork.store.contract.flows_steps import FlowFilter
 from tests.support.command import environment
 from tests.support.forked_command import ForkedCommands
 from tests.support.llm_acts import Act, Call, Cut, Lose, Say, Status

@@ -17,10 +17,12 @@ from random import Random
 from typing import Any
 
 from keptwork import Keptwork
-from keptwork.flow.definition import Flow
-from keptwork.lifecycle import Change
-from keptwork.service import advance, flows, lost_steps
-from keptwork.service.settle import Settled
+from keptwork.core.lifecycles import Change
+from keptwork.flows import commands as flows
+from keptwork.flows import engine as advance
+from keptwork.flows.definition import Flow
+from keptwork.jobs.complete import Settled
+from keptwork.maintenance import reconciler_lost_steps
 from keptwork.store import Store, open_store
 from tests.acceptance.effects import Outlet
 from tests.acceptance.worker_program import SLOTS, die_with_the_test, token
@@ -124,10 +126,10 @@ def tell_later() -> None:
     async def caught_up(store: Store, limit: int = 0) -> int:
         return 0
 
-    import keptwork.worker.worker as program
+    import keptwork.workers.worker as program
 
     program.settled = settled  # type: ignore[attr-defined,assignment]
-    lost_steps.catch_up = caught_up
+    reconciler_lost_steps.catch_up = caught_up
 
 
 def main(*words: str) -> None:

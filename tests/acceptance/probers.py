@@ -11,10 +11,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from keptwork.breaker import Breaker
-from keptwork.lifecycle import WORKER
-from keptwork.service import breakers
-from keptwork.service.breakers import Answer
+from keptwork.core.lifecycles import WORKER
+from keptwork.jobs import breakers
+from keptwork.jobs.breaker import Breaker
+from keptwork.jobs.breakers import Answer
 from keptwork.store import Job, NewJob, Store, open_store
 from tests.acceptance.together import together
 from tests.acceptance.twins import break_store

@@ -9,10 +9,10 @@ import asyncio
 import sys
 from typing import Any
 
-from keptwork.service import retention
-from keptwork.service.retention import Retention, sweep
+from keptwork.maintenance import retention
+from keptwork.maintenance.retention import Retention, sweep
 from keptwork.store import open_store
-from keptwork.store.retention_verbs import RetentionVerbs, Retinue
+from keptwork.store.contract.retention import RetentionVerbs, Retinue
 
 AT_ONCE = 30
 

@@ -19,12 +19,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-from keptwork.api_key import Scope
-from keptwork.lifecycle import JOB
-from keptwork.process.bonds import die_with
-from keptwork.service import audit, keys
+from keptwork.access import api_keys
+from keptwork.access.scopes import Scope
+from keptwork.audit import verify
+from keptwork.core.lifecycles import JOB
+from keptwork.process.tree_bonds import die_with
 from keptwork.store import EventFilter, NewJob, open_store
-from keptwork.store.records import DEFAULT_TENANT
+from keptwork.store.contract.records import DEFAULT_TENANT
 from tests.acceptance.chaos import unfinished
 from tests.support import command
 from tests.support.dev_server import announced
@@ -192,7 +193,7 @@ class Scene:
 async def _key(url: str) -> str:
     store = await open_store(url)
     try:
-        made = await keys.create(store, DEFAULT_TENANT, "workers", [Scope.SUPERVISE], by="test")
+        made = await api_keys.create(store, DEFAULT_TENANT, "workers", [Scope.SUPERVISE], by="test")
         return made.secret.value
     finally:
         await store.close()
@@ -201,7 +202,7 @@ async def _key(url: str) -> str:
 async def _faults(url: str, jobs: list[int]) -> list[str]:
     store = await open_store(url)
     try:
-        found = [str(problem) for problem in (await audit.verify(store)).problems]
+        found = [str(problem) for problem in (await verify.verify(store)).problems]
         for id in jobs:
             events = await store.events(EventFilter(entity=JOB.name, entity_id=id), limit=10_000, newest_first=True)
             done = [event for event in events if event.trigger == "succeed"]

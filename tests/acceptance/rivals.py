@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from itertools import count
 
-from keptwork.lifecycle import JOB, WORKER, Change, Token, decide, insist
+from keptwork.core.lifecycles import JOB, WORKER, Change, Token, decide, insist
+from keptwork.maintenance.expired_leases import reaped
 from keptwork.store import Job, NewJob
-from keptwork.worker.reaper import reaped
 from tests.support.database_time import Timed
 
 LEASE_US = 1_000_000

@@ -21,12 +21,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from keptwork.service import schedules
+from keptwork.jobs import schedules
+from keptwork.maintenance.periodic_outage import Outage
+from keptwork.maintenance.schedule_ticks import Scheduler
 from keptwork.store import Store, open_store
-from keptwork.store.postgres_verbs import PostgresVerbs
-from keptwork.store.sqlite_session import Session
-from keptwork.worker.outage import Outage
-from keptwork.worker.scheduler import Scheduler
+from keptwork.store.postgres.operations import PostgresVerbs
+from keptwork.store.sqlite.session import Session
 from tests.acceptance.twins import break_store
 
 NAP_SECONDS = 0.003

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from keptwork.lifecycle import JOB, Change, decide, insist
+from keptwork.core.lifecycles import JOB, Change, decide, insist
+from keptwork.maintenance.expired_leases import Reaper
+from keptwork.maintenance.periodic_outage import Outage
 from keptwork.store import Job, Store
-from keptwork.worker.outage import Outage
-from keptwork.worker.reaper import Reaper
 from tests.acceptance.rivals import Rivals
 from tests.support.database_time import Timed
 

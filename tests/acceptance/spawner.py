@@ -13,8 +13,8 @@ from typing import Any
 from uuid import uuid4
 
 from keptwork import Keptwork
-from keptwork.worker.children import Children
-from keptwork.worker.context import Context
+from keptwork.context import Context
+from keptwork.workers.children import Children
 
 
 def application(url: str, folder: Path, count: int) -> Keptwork:

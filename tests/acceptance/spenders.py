@@ -10,9 +10,9 @@ import random
 import sys
 from collections.abc import Callable
 
-from keptwork.budget import Caps
-from keptwork.service import budgets
-from keptwork.service.budgets import Reserved
+from keptwork.agents import budgets
+from keptwork.agents.budgets import Reserved
+from keptwork.core.money import Caps
 from keptwork.store import Store, open_store
 from tests.acceptance.together import together
 from tests.acceptance.twins import break_store

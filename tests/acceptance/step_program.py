@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from keptwork import Keptwork
-from keptwork.store.checkpoints import Save
+from keptwork.store.contract.checkpoints import Save
 from tests.acceptance.effects import Outlet
 from tests.acceptance.twins import break_store
 from tests.acceptance.worker_program import MANY_ATTEMPTS, die_with_the_test, token

@@ -17,10 +17,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from keptwork.lifecycle import JOB
-from keptwork.service import workers as service
+from keptwork.core.lifecycles import JOB
 from keptwork.store import Event, EventFilter, NewJob, Store, open_store
-from keptwork.store.records import WorkerFilter
+from keptwork.store.contract.records import WorkerFilter
+from keptwork.workers import commands as service
 from tests.process.survivors import NAME, assert_none, marked, new_mark
 from tests.support.command import environment
 

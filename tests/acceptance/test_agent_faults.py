@@ -12,10 +12,10 @@ import genai_prices
 import pytest
 
 from keptwork import Keptwork
-from keptwork.agent.conversation import Answer, Request, Tell, Usage
-from keptwork.agent.prices import cost_micros
-from keptwork.config import Config, read
-from keptwork.store.budgets import Charge
+from keptwork.agents.budget_rules_prices import cost_micros
+from keptwork.agents.conversation import Answer, Request, Tell, Usage
+from keptwork.settings import Config, read
+from keptwork.store.contract.budgets import Charge
 from tests.support.llm_server import Act, BadJson, Cut, Hang, Large, LlmServer, Lose, Say, Status
 
 FAULTS: dict[str, Act] = {

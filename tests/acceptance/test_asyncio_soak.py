@@ -20,10 +20,11 @@ from typing import Any
 
 import pytest
 
-from keptwork import Keptwork, ids
-from keptwork.declared_job import DeclaredJob
-from keptwork.job_handle import Handle
-from keptwork.lifecycle import JOB
+from keptwork import Keptwork
+from keptwork.core import ids
+from keptwork.core.lifecycles import JOB
+from keptwork.handles import Handle
+from keptwork.job_declared import DeclaredJob
 from keptwork.store import EventFilter
 from tests.acceptance.asyncio_program import FRESH, TWINS, declare
 from tests.support.command import environment

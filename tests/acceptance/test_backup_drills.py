@@ -14,10 +14,11 @@ from typing import NamedTuple
 
 import pytest
 
+from keptwork.audit import verify
 from keptwork.errors import SeesNoRows, StaleLog
-from keptwork.service import audit, backups
-from keptwork.service.migrate import migrate
+from keptwork.maintenance import backups
 from keptwork.store import open_store
+from keptwork.store.upgrade_migrate import migrate
 from tests.store.test_backup import Writer
 from tests.support import postgres_server as postgres
 from tests.support.postgres_server import PostgresServer
@@ -65,7 +66,7 @@ def taken_at_work(url: str, folder: Path, rounds: int, seed: int) -> Iterator[Ta
 async def examined(url: str) -> Found:
     store = await open_store(url, create=False)
     try:
-        verdict = await audit.verify(store)
+        verdict = await verify.verify(store)
         assert verdict.clean, verdict.problems
         (row,) = await _fetch(store, "SELECT count(*) AS n FROM jobs WHERE state = 'succeeded'")
         (events,) = await _fetch(store, "SELECT count(*) AS n FROM events")

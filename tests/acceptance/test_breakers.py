@@ -18,13 +18,13 @@ from urllib.parse import urlsplit
 import pytest
 
 from keptwork import Keptwork
-from keptwork.declared_job import DeclaredJob
-from keptwork.lifecycle import WORKER
-from keptwork.service import breakers
-from keptwork.service.breakers import Answer
-from keptwork.service.entities import public_id
+from keptwork.core.ids_entities import public_id
+from keptwork.core.lifecycles import WORKER
+from keptwork.job_declared import DeclaredJob
+from keptwork.jobs import breakers
+from keptwork.jobs.breakers import Answer
 from keptwork.store import Event, EventFilter, NewJob, open_store
-from keptwork.store.breakers import BreakerView
+from keptwork.store.contract.breakers import BreakerView
 from tests.acceptance import breaker_program, probers
 from tests.acceptance.breaker_program import DOWN, HANGS, WORKS
 from tests.acceptance.effects import Delivery, Sink

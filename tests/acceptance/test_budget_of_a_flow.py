@@ -18,9 +18,10 @@ from urllib.parse import urlsplit
 import pytest
 
 from keptwork import Keptwork
-from keptwork.agent.prices import cost_micros
-from keptwork.config import Config, read
-from keptwork.service import budget_caps, flows
+from keptwork.agents import budget_caps
+from keptwork.agents.budget_rules_prices import cost_micros
+from keptwork.flows import commands as flows
+from keptwork.settings import Config, read
 from keptwork.store import JobFilter
 from tests.acceptance.chaos import until
 from tests.support import postgres_server

@@ -14,7 +14,7 @@ import pytest
 
 from keptwork.errors import Unconfirmed
 from keptwork.store import open_store
-from keptwork.store.postgres_server import is_cancelled_wait
+from keptwork.store.postgres.connections_server import is_cancelled_wait
 from tests.support import postgres_server
 from tests.support.deaf_standby import Primary, primary
 from tests.support.postgres_binaries import _candidates

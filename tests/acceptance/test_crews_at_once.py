@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 
 from keptwork import Keptwork, PermanentError
+from keptwork.audit import verify
+from keptwork.context import Context
+from keptwork.core.ids_entities import public_id
+from keptwork.core.lifecycles import CREW
+from keptwork.crews import commands as crews
+from keptwork.crews import engine as crew_moves
 from keptwork.errors import InvalidTransition
-from keptwork.lifecycle import CREW
-from keptwork.service import audit, crew_moves, crews
-from keptwork.service.entities import public_id
 from keptwork.store import Store
-from keptwork.worker.context import Context
 from tests.conformance.by_hand import hand_on
 
 
@@ -112,7 +114,7 @@ async def crowd(store: Store, url: str, number: int) -> dict[str, int]:
     assert await store.shares([row["id"] for row in everything], unfinished_only=True) == []
     assert not any(used for _, _, used in await crew_moves.quotas(store, 1))
     assert await deadlocks(url) == 0
-    assert (await audit.verify(store)).clean
+    assert (await verify.verify(store)).clean
     return {state: sum(row["state"] == state for row in rows) for state in ("COMPLETED", "CANCELED", "FAILED")}
 
 

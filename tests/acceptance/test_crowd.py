@@ -15,10 +15,11 @@ from typing import Any
 
 import pytest
 
+from keptwork.audit import verify
+from keptwork.core.lifecycles import JOB
 from keptwork.errors import Busy
-from keptwork.lifecycle import JOB
-from keptwork.service import audit
-from keptwork.store import NewJob, open_store, sqlite_writer
+from keptwork.store import NewJob, open_store
+from keptwork.store.sqlite import writer
 from tests.acceptance.fleet import environment_of_tests
 
 
@@ -66,7 +67,7 @@ async def look(url: str, failed: int, parts: list[dict[str, Any]]) -> Crowd:
         f"{id} was settled and is {states.get(id)}" for id in settled if states.get(id) != "succeeded"
     ]
     found.wrong_states += [f"{id} was settled {n} times" for id, n in Counter(found.all("settled")).items() if n > 1]
-    found.problems = [" ".join(problem) for problem in (await audit.verify(store)).problems]
+    found.problems = [" ".join(problem) for problem in (await verify.verify(store)).problems]
     await store.close()
     return found
 
@@ -87,7 +88,8 @@ def check(url: str, processes: int, seconds: float) -> None:
 
 HOLDS_THE_FILE = """
 import asyncio, sys
-from keptwork.store import NewJob, open_store, sqlite_writer
+from keptwork.store import NewJob, open_store
+from keptwork.store.sqlite import writer
 async def hold():
     store = await open_store(sys.argv[1])
     async with store.transaction() as transaction:
@@ -129,14 +131,14 @@ async def test_a_process_stopped_in_a_write_holds_writers_up_but_not_readers_and
         assert not waiting.done()
     (later,) = await asyncio.wait_for(waiting, 10)
     assert {row["id"] for row in await store.rows(JOB, [key, later])} == {key, later}
-    assert (await audit.verify(store)).clean
+    assert (await verify.verify(store)).clean
     await store.close()
 
 
 async def test_who_waits_too_long_for_a_stopped_process_is_told_so_and_may_ask_again(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_writer, "BUSY_SECONDS", 0.5)
+    monkeypatch.setattr(writer, "BUSY_SECONDS", 0.5)
     store, closes = await open_store(sqlite_url), await open_store(sqlite_url)
     with holder(sqlite_url) as (_, key):
         waits, transaction = store.enqueue([NewJob("in vain")]), closes.transaction()
@@ -147,7 +149,7 @@ async def test_who_waits_too_long_for_a_stopped_process_is_told_so_and_may_ask_a
         assert await store.rows(JOB, [key]) == []
     (later,) = await asyncio.wait_for(store.enqueue([NewJob("after")]), 10)
     assert [row["id"] for row in await store.jobs(newest_first=False)] == [key, later]
-    assert (await audit.verify(store)).clean
+    assert (await verify.verify(store)).clean
     await store.close()
 
 

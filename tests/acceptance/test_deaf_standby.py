@@ -15,14 +15,16 @@ from typing import Any, NamedTuple
 import asyncpg
 import pytest
 
-from keptwork import Keptwork, ids
+from keptwork import Keptwork
+from keptwork.core import ids
+from keptwork.core.lifecycles import JOB, WORKER
+from keptwork.diagnostics import overrides
 from keptwork.errors import InvalidTransition, KeptworkError, RunAgainBefore, Unconfirmed
-from keptwork.lifecycle import JOB, WORKER
-from keptwork.service import jobs, overrides
+from keptwork.jobs import queries
 from keptwork.store import NewJob, open_store
-from keptwork.store.postgres import PostgresStore
-from keptwork.store.postgres_acknowledgement import EXEMPT
-from keptwork.store.postgres_keys import KeyPages, Reserve
+from keptwork.store.postgres.batches_keys import KeyPages, Reserve
+from keptwork.store.postgres.standby_acknowledgement import EXEMPT
+from keptwork.store.postgres.store import PostgresStore
 from keptwork.store.url import database_url
 from tests.acceptance.write_calls import CALLS, Call
 from tests.support import postgres_server
@@ -179,20 +181,20 @@ async def test_repeated_write_returns_the_first_answer_once_a_standby_hears(pair
 
 async def cancelled_job(pair: Pair) -> str:
     (job,) = await pair.impatient.enqueue([NewJob("k")])
-    await jobs.cancel(pair.impatient, 1, ids.public("job", job))
+    await queries.cancel(pair.impatient, 1, ids.public("job", job))
     return ids.public("job", job)
 
 
 async def test_refusal_waits_for_the_rows_it_rests_on(pair: Pair) -> None:
     job = await cancelled_job(pair)
     with pytest.raises(InvalidTransition):
-        await pair.confirmed(jobs.cancel(pair.careful, 1, job))
+        await pair.confirmed(queries.cancel(pair.careful, 1, job))
 
 
 async def test_refusal_is_unknown_if_its_record_is_unknown(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     job = await cancelled_job(pair)
     monkeypatch.setenv("KEPTWORK_CONNECT_TIMEOUT", "0.3")  # for so long the record is written again
-    refusal = asyncio.ensure_future(jobs.cancel(pair.careful, 1, job))
+    refusal = asyncio.ensure_future(queries.cancel(pair.careful, 1, job))
     while await pair.deaf.holds_back(refusal):
         await pair.deaf.cancel_waits()
     with pytest.raises(Unconfirmed):
@@ -215,8 +217,8 @@ async def test_refusal_in_a_transaction_waits_after_the_rollback(pair: Pair) -> 
 
 async def test_rerun_is_refused_only_when_a_standby_has_the_first_one(pair: Pair) -> None:
     job = await cancelled_job(pair)
-    await jobs.retry(pair.impatient, 1, job)
-    assert not await pair.answers(jobs.retry(pair.careful, 1, job))
+    await queries.retry(pair.impatient, 1, job)
+    assert not await pair.answers(queries.retry(pair.careful, 1, job))
 
 
 async def test_override_to_the_same_state_waits(pair: Pair) -> None:
@@ -241,12 +243,12 @@ async def test_violated_constraint_waits_for_the_row_that_is_there(pair: Pair) -
 
 
 async def test_bad_input_is_refused_without_a_standby(pair: Pair) -> None:
-    assert await pair.answers(jobs.enqueue(pair.careful, 1, "k", payload="[]"))
+    assert await pair.answers(queries.enqueue(pair.careful, 1, "k", payload="[]"))
 
 
 async def test_read_answers_without_a_standby(pair: Pair) -> None:
     job = await cancelled_job(pair)
-    assert await pair.answers(jobs.show(pair.careful, 1, job))
+    assert await pair.answers(queries.show(pair.careful, 1, job))
     assert await pair.answers(pair.careful.digest(None, 100))
     async with pair.careful.snapshot() as reader:
         assert await pair.answers(reader.jobs())
@@ -340,12 +342,12 @@ async def test_session_of_a_caller_that_gave_up_serves_the_next_one(pair: Pair) 
 
 async def test_refusal_in_another_event_loop_waits_for_the_rows_it_rests_on(pair: Pair) -> None:
     job = await cancelled_job(pair)
-    await jobs.retry(pair.impatient, 1, job)
+    await queries.retry(pair.impatient, 1, job)
     async with Keptwork(pair.careful._url.text) as app:
 
         def retry() -> None:
             async def retried() -> None:
-                await jobs.retry(await app.open(), 1, job)
+                await queries.retry(await app.open(), 1, job)
 
             asyncio.run(retried())
 

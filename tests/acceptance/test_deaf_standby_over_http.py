@@ -14,8 +14,8 @@ import httpx
 import pytest
 
 from keptwork.http.app import ROUTES
-from keptwork.store.postgres import PostgresStore
-from keptwork.store.postgres_keys import KeyPages
+from keptwork.store.postgres.batches_keys import KeyPages
+from keptwork.store.postgres.store import PostgresStore
 from tests.acceptance.repeated_requests import REQUESTS, WITHOUT_DATABASE, Scene, Sent
 from tests.http.admin import ADMIN, admin
 from tests.http.conftest import Keys, Running, serving, two_tenants

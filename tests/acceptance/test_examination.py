@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from keptwork.lifecycle import JOB, WORKER, decide, insist
+from keptwork.core.lifecycles import JOB, WORKER, decide, insist
 from keptwork.store import NewJob, Store
 from tests.acceptance.effects import Outlet, Sink
 from tests.acceptance.examination import Findings, examine

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from keptwork.lifecycle import JOB
-from keptwork.service import audit
+from keptwork.audit import verify
+from keptwork.core.lifecycles import JOB
 from keptwork.store import open_store
 from tests.acceptance.fleet import environment_of_tests
 
@@ -113,7 +113,7 @@ async def look(file: Path, found: Run) -> None:
     store = await open_store(f"sqlite:///{file}", migrate=False, create=False)
     rows = await store.rows(JOB, found.acknowledged, ("id", "state"))
     found.states = Counter(row["state"] for row in rows)
-    verdict = await audit.verify(store)
+    verdict = await verify.verify(store)
     found.problems = [" ".join(problem) for problem in verdict.problems]
     await store.close()
 

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from keptwork.store.postgres import PostgresStore
+from keptwork.store.postgres.store import PostgresStore
 from tests.acceptance.chaos import Stage, stage, until
 from tests.acceptance.feeder import Feeder, back_at_work
 from tests.acceptance.test_killed_server import LONGEST_WORK, RECONNECT_SECONDS, kill_everyone, needs_proc

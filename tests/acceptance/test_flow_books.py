@@ -12,10 +12,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from keptwork.api_key import Scope
-from keptwork.config import read
+from keptwork.access.scopes import Scope
+from keptwork.core.ids_entities import resolve
 from keptwork.http.auth import Caller
-from keptwork.service.entities import resolve
+from keptwork.settings import read
 from keptwork.store import open_store
 from tests.acceptance.flow_books import PRICES, Books, Crowd, Model, Outcome, books, shown_otherwise, unequal
 from tests.http.conftest import OURS, Keys, serving

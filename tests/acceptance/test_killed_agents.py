@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from keptwork import Keptwork
-from keptwork.declared_job import DeclaredJob
-from keptwork.lifecycle import JOB
-from keptwork.service import transcripts
+from keptwork.agents import transcripts
+from keptwork.core.lifecycles import JOB
+from keptwork.job_declared import DeclaredJob
 from keptwork.store import open_store
 from tests.acceptance.agent_program import KIND, PLACES, TURNS, declare
 from tests.acceptance.chaos import Stage, stage, unfinished, until

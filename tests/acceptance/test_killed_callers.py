@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 
 from keptwork import Keptwork
-from keptwork.agent.prices import cost_micros
-from keptwork.config import Config, read
-from keptwork.store.budgets import LOST, SETTLED, Charge
+from keptwork.agents.budget_rules_prices import cost_micros
+from keptwork.settings import Config, read
+from keptwork.store.contract.budgets import LOST, SETTLED, Charge
 from tests.acceptance.chaos import until
 from tests.support.llm_server import Call, LlmServer, Say
 

@@ -10,9 +10,9 @@ from contextlib import ExitStack
 
 import pytest
 
-from keptwork.service.webhooks import name_of
 from keptwork.store import open_store
-from keptwork.store.outbox import Delivery, NewDelivery
+from keptwork.store.contract.outbox import Delivery, NewDelivery
+from keptwork.webhooks.outbox import name_of
 from tests.acceptance.chaos import until
 from tests.support.command import environment
 from tests.support.hook_server import HANG, SECRET, HookServer, Reply, hook_server

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from keptwork.lifecycle import CREW, JOB
-from keptwork.service import audit, crew_moves, crews
-from keptwork.service.entities import public_id
+from keptwork.audit import verify
+from keptwork.core.ids_entities import public_id
+from keptwork.core.lifecycles import CREW, JOB
+from keptwork.crews import commands as crews
+from keptwork.crews import engine as crew_moves
 from keptwork.store import Store
 from tests.acceptance.crew_program import application
 from tests.conformance.stage import entity, eventually, log
@@ -56,4 +58,4 @@ async def test_a_crew_outlives_a_killed_worker_of_its(store: Store, database_url
     assert story.count("expire") == 1
     assert story[-1] == "succeed"
     assert not any(used for _, _, used in await crew_moves.quotas(store, 1))
-    assert (await audit.verify(store)).clean
+    assert (await verify.verify(store)).clean

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from keptwork.lifecycle import WORKSTREAM
-from keptwork.service import audit
+from keptwork.audit import verify
+from keptwork.core.lifecycles import WORKSTREAM
 from keptwork.store import open_store
-from keptwork.store.steps import FlowFilter
+from keptwork.store.contract.flows_steps import FlowFilter
 from tests.acceptance.chaos import Stage, stage, until
 from tests.acceptance.fleet import Member
 from tests.acceptance.flow_program import effects
@@ -76,7 +76,7 @@ async def _flows(url: str, *states: str) -> int:
 async def _looked_into(url: str) -> tuple[list[str], int]:
     store = await open_store(url)
     all = await known(store)
-    problems = [str(problem) for problem in (await audit.verify(store)).problems]
+    problems = [str(problem) for problem in (await verify.verify(store)).problems]
     await store.close()
     return faults(all) + problems, len(all.steps)
 

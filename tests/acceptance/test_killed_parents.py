@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from keptwork.lifecycle import JOB
-from keptwork.service import audit, children, results
-from keptwork.service.entities import public_id
+from keptwork.audit import verify
+from keptwork.core.ids_entities import public_id
+from keptwork.core.lifecycles import JOB
+from keptwork.jobs import commands_children, results
 from keptwork.store import NewJob, Store, open_store
 from tests.conformance.stage import eventually
 
@@ -51,10 +52,10 @@ async def joined_after_a_kill(store: Store, url: str, folder: Path, *twin: str) 
 async def test_every_child_of_a_killed_parent_is_made_once(store: Store, database_url: str, tmp_path: Path) -> None:
     parent, answer = await joined_after_a_kill(store, database_url, tmp_path)
     assert answer == list(range(2 * COUNT))
-    kids = await children.listed(store, 1, parent)
+    kids = await commands_children.listed(store, 1, parent)
     assert (len(kids), {kid["state"] for kid in kids}) == (2 * COUNT, {"succeeded"})
     assert (await store.counts(JOB))[0] == 2 * COUNT + 1
-    assert (await audit.verify(store)).clean
+    assert (await verify.verify(store)).clean
 
 
 @pytest.mark.timeout(60)

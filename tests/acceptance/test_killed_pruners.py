@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from keptwork.lifecycle import WORKSTREAM
-from keptwork.service import audit
-from keptwork.service.retention import Retention, sweep
+from keptwork.audit import verify
+from keptwork.core.lifecycles import WORKSTREAM
+from keptwork.maintenance.retention import Retention, sweep
 from keptwork.store import Store, open_store
-from keptwork.store.steps import FlowFilter
+from keptwork.store.contract.flows_steps import FlowFilter
 from tests.support.command import environment
 from tests.support.ended_flows import ended_flows
 
@@ -51,7 +51,7 @@ async def torn(store: Store) -> list[str]:
     """What is wrong with the flows that are there, and with the account of those that are not."""
     flows = await store.flows(WORKSTREAM, FlowFilter(1), limit=10_000)
     torn = [f"{row['id']} has {found} steps" for row in flows if (found := len(await store.steps(row["id"]))) != STEPS]
-    verdict = await audit.verify(store)
+    verdict = await verify.verify(store)
     accounted = {one.entity: one.rows for one in await store.pruned()}
     if accounted.get("workstream-step", 0) != STEPS * accounted.get("workstream", 0):
         torn.append(f"accounted for: {accounted}")

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from keptwork import Keptwork
-from keptwork.declared_job import DeclaredJob
-from keptwork.lifecycle import JOB
+from keptwork.core.lifecycles import JOB
+from keptwork.job_declared import DeclaredJob
 from keptwork.store import open_store
-from keptwork.store.checkpoints import Checkpoint
+from keptwork.store.contract.checkpoints import Checkpoint
 from tests.acceptance.chaos import Stage, stage, unfinished, until
 from tests.acceptance.effects import Delivery
 from tests.acceptance.step_program import KIND, PLACES, STEPS, Strikes, declare, step_name

@@ -9,7 +9,7 @@ from math import inf
 
 import pytest
 
-from keptwork.lifecycle import JOB
+from keptwork.core.lifecycles import JOB
 from keptwork.store import EventFilter, open_store
 from tests.acceptance.chaos import Stage, enqueue, stage, unfinished, until
 

@@ -15,12 +15,13 @@ import asyncpg
 import pytest
 
 from keptwork import Keptwork
-from keptwork.declared_job import DeclaredJob
-from keptwork.lifecycle import JOB, WORKER, decide, insist
-from keptwork.store import Event, EventFilter, Job, JobFilter, NewJob, Store, open_store, sqlite_due
+from keptwork.core.lifecycles import JOB, WORKER, decide, insist
+from keptwork.job_declared import DeclaredJob
+from keptwork.store import Event, EventFilter, Job, JobFilter, NewJob, Store, open_store
+from keptwork.store.contract.records import LimitRule
 from keptwork.store.dialect import POSTGRES, SQLITE
-from keptwork.store.queries import Catalogue
-from keptwork.store.records import LimitRule
+from keptwork.store.sqlite import claim
+from keptwork.store.statements import Catalogue
 from tests.acceptance import limited_program, twins
 from tests.acceptance.effects import Sink
 from tests.acceptance.fleet import Fleet
@@ -299,7 +300,7 @@ async def test_a_hundred_thousand_jobs_do_not_delay_one(database_url: str) -> No
 async def test_the_check_sees_claims_by_age_alone(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     patched(monkeypatch, POSTGRES, "claim", twins.FOUND_AND_LOCKED, twins.ONLY_FOUND)
     patched(monkeypatch, POSTGRES, "claim", "jobs.ctid = due.place", "jobs.id = due.place")
-    monkeypatch.setattr(sqlite_due, "_lanes", lambda *_: [1])
+    monkeypatch.setattr(claim, "_lanes", lambda *_: [1])
     assert await before_it(database_url, 500) >= 400
 
 

@@ -12,15 +12,16 @@ from typing import Any
 
 import pytest
 
+from keptwork.audit import verify
+from keptwork.core.lifecycles import Change
 from keptwork.errors import Unreachable
-from keptwork.flow.definition import Flow
-from keptwork.lifecycle import Change
-from keptwork.service import audit, flows, settle
-from keptwork.service.seat import Seat
+from keptwork.flows import commands as flows
+from keptwork.flows.definition import Flow
+from keptwork.flows.transaction_seat import Seat
+from keptwork.jobs import complete, outcome
 from keptwork.store import Job, Store, open_store
-from keptwork.store.postgres import PostgresStore
+from keptwork.store.postgres.store import PostgresStore
 from keptwork.store.url import database_url
-from keptwork.worker import settlement
 from tests.conformance.stage import worker
 from tests.support.lossy_proxy import LossyProxy
 
@@ -89,7 +90,7 @@ async def test_a_flow_is_started_once_whichever_answer_is_lost(line: Line) -> No
     print(f"\npostgresql: {lost} answers lost while a flow was started")
     assert lost > 3
     assert set(made) == {1 + 3 + 1}  # the flow, its steps and one job are born once
-    assert list((await audit.verify(line.direct)).problems) == []
+    assert list((await verify.verify(line.direct)).problems) == []
 
 
 def settling(line: Line, owner: int, *, forgets: bool = False) -> Callable[[int], Awaitable[None]]:
@@ -98,7 +99,7 @@ def settling(line: Line, owner: int, *, forgets: bool = False) -> Callable[[int]
     async def settled(number: int) -> None:
         ref = await flows.start(line.direct, CHAIN, key=f"settle-{number}-{forgets}")
         (job,) = await line.direct.claim(owner, ["default"], 1, LEASE, claim_id=2 * number, start=True)
-        change = settlement.settle(job, None, {"value": 1}, lambda: 0.5, f"w:{owner}")
+        change = outcome.settle(job, None, {"value": 1}, lambda: 0.5, f"w:{owner}")
         line.proxy.lose(number)
         late, jobs = await again_until_answered(
             lambda again: _settled(line.through, change, owner, 2 * number + 1, again and not forgets)
@@ -113,7 +114,7 @@ async def _settled(store: Store, change: Change, owner: int, claim: int, again: 
     """As a worker does: what began in its seat is asked for under its number, if the answer was lost; what is in the
     queue then is claimed like anything else."""
     seat = None if again else Seat(owner, LEASE, claim, ["default"])
-    done = await settle.settle(store, [change], seat=seat)
+    done = await complete.settle(store, [change], seat=seat)
     begun = [] if done.begun is None else [done.begun]
     if again:
         begun = await store.claim(owner, ["default"], 1, LEASE, claim_id=claim, start=True, again=True)
@@ -137,7 +138,7 @@ async def test_a_step_ends_and_the_next_begins_once_whichever_answer_is_lost(lin
     lost = await line.each_answer_lost(settling(line, await worker(line.direct)))
     print(f"\npostgresql: {lost} answers lost while a step ended and the next one began")
     assert lost > 5
-    assert list((await audit.verify(line.direct)).problems) == []
+    assert list((await verify.verify(line.direct)).problems) == []
 
 
 async def test_a_worker_that_forgets_what_it_has_claimed_is_caught_by_the_same_check(line: Line) -> None:

@@ -19,9 +19,9 @@ import asyncpg
 import pytest
 
 from keptwork.store import Store, open_store
-from keptwork.store.postgres import PostgresStore
-from keptwork.store.postgres_keys import KeyPages
-from keptwork.store.protocol import Writer
+from keptwork.store.contract.store import Writer
+from keptwork.store.postgres.batches_keys import KeyPages
+from keptwork.store.postgres.store import PostgresStore
 from keptwork.store.url import database_url
 from tests.acceptance.write_calls import CALLS, Call, examine, made_until_answered
 from tests.support.lossy_proxy import LossyProxy

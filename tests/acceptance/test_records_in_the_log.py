@@ -11,10 +11,10 @@ import asyncpg
 import pytest
 
 from keptwork import Context, Keptwork
-from keptwork.lifecycle import JOB, decide, insist
+from keptwork.core.lifecycles import JOB, decide, insist
+from keptwork.maintenance.periodic_outage import Outage
+from keptwork.maintenance.runner import Housekeeping
 from keptwork.store import NewJob, Store, open_store
-from keptwork.worker.housekeeping import Housekeeping
-from keptwork.worker.outage import Outage
 from tests.conformance.stage import worker
 from tests.http.flow_stage import GRAPH, SIGNED, trip
 from tests.support.postgres_binaries import environment

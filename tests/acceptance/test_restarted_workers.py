@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from keptwork.lifecycle import WORKER
+from keptwork.core.lifecycles import WORKER
 from keptwork.store import EventFilter, open_store
 from tests.acceptance.chaos import Stage, stage, until
 from tests.acceptance.examination import Findings

@@ -18,9 +18,10 @@ from zoneinfo import ZoneInfo
 import asyncpg
 import pytest
 
-from keptwork.schedule import Rule, correlation
-from keptwork.service import audit, schedules
-from keptwork.service.schedules import Declaration
+from keptwork.audit import verify
+from keptwork.core.schedule_rules import Rule, correlation
+from keptwork.jobs import schedules
+from keptwork.jobs.schedules import Declaration
 from keptwork.store import JobFilter, NewJob, Store, open_store
 from tests.acceptance.fleet import environment_of_tests
 from tests.acceptance.schedulers import SharedClock, settled
@@ -170,7 +171,7 @@ async def run(url: str, folder: Path, *, kills: float, longest: float, nap: floa
     async with hour(url, clock_file) as under_test:
         async with servers(url, clock_file, kills, seed, twin) as told:
             await under_test.pass_by(random.Random(seed), longest, nap)
-        return await under_test.fired(), told, await audit.verify(under_test.store)
+        return await under_test.fired(), told, await verify.verify(under_test.store)
 
 
 def wrong(fired: Counter[str]) -> dict[str, list[str]]:

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from keptwork import ids
-from keptwork.lifecycle import WORKER
+from keptwork.core import ids
+from keptwork.core.lifecycles import WORKER
 from keptwork.store import EventFilter, open_store
 from tests.acceptance.chaos import Stage, stage, until
 from tests.acceptance.observer import type_in

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from keptwork.service.audit import verify
+from keptwork.audit.verify import verify
 from tests.acceptance.observer import drop_guard
 from tests.acceptance.slow_reaper import hold_up
 from tests.support.broken_sql import ignore_columns

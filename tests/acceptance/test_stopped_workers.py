@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from keptwork.lifecycle import JOB, WORKER
+from keptwork.core.lifecycles import JOB, WORKER
 from keptwork.store import EventFilter, open_store
 from tests.acceptance.chaos import Stage, stage, until
 from tests.acceptance.effects import Delivery

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from keptwork.service import workers as service
-from keptwork.service.workers import Wish
 from keptwork.store import Event
 from keptwork.store.migrations import newest
+from keptwork.workers import commands as service
+from keptwork.workers.commands import Wish
 from tests.acceptance.observer import write_locked
 from tests.acceptance.supervision import Ground, exists, ground, kill, until
 from tests.cli.test_bad_server import closed_port

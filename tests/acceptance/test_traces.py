@@ -14,9 +14,9 @@ from typing import Any
 import httpx
 import pytest
 
-from keptwork.service import keys
+from keptwork.access import api_keys
 from keptwork.store import open_store
-from keptwork.store.records import DEFAULT_TENANT
+from keptwork.store.contract.records import DEFAULT_TENANT
 from tests.support import command
 from tests.support.collector import Collector, Seen, collecting
 from tests.support.dev_server import announced
@@ -38,7 +38,7 @@ async def new_key(url: str) -> str:
     """A key to a database, which is made if there is none."""
     store = await open_store(url)
     try:
-        return (await keys.create(store, DEFAULT_TENANT, "test", ["read", "write"], by="test")).secret.value
+        return (await api_keys.create(store, DEFAULT_TENANT, "test", ["read", "write"], by="test")).secret.value
     finally:
         await store.close()
 

@@ -16,8 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from keptwork.store import postgres, sqlite, sqlite_leftover
 from keptwork.store.migrations import LOCK_KEY, fingerprint, newest
+from keptwork.store.postgres import store as postgres
+from keptwork.store.sqlite import leftover_log, store
 from tests.acceptance.chaos import Stage, stage, until
 from tests.acceptance.feeder import Feeder
 from tests.acceptance.fleet import Fleet
@@ -69,7 +70,7 @@ def release(tmp_path: Path) -> Path:
 @contextmanager
 def upgraded(on: Stage, release: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fleet]:
     """Workers of the new release; what examines the database afterwards takes it for one of its own."""
-    for module in (postgres, sqlite, sqlite_leftover):
+    for module in (postgres, store, leftover_log):
         monkeypatch.setattr(module, "newest", lambda: newest() + 1)
     fleet = Fleet(on.url, on.sink.port)
     fleet._environment["PYTHONPATH"] = f"{release}:{fleet._environment['PYTHONPATH']}"

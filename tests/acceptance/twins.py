@@ -10,26 +10,27 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from keptwork.agent import spending
+from keptwork.agents import budget_rules, budgets
+from keptwork.core.lifecycles import WORKER, Change
 from keptwork.errors import LeaseLost
-from keptwork.lifecycle import WORKER, Change
-from keptwork.service import breakers, budgets
-from keptwork.service.leases import LEASE_ENDED
-from keptwork.store import EventFilter, Job, JobFilter, Store, sqlite_file
-from keptwork.store.checkpoints import Checkpoint, Save
+from keptwork.jobs import breakers
+from keptwork.jobs.outcome_leases import LEASE_ENDED
+from keptwork.maintenance import expired_leases
+from keptwork.maintenance.expired_leases import Reaper
+from keptwork.store import EventFilter, Job, JobFilter, Store
+from keptwork.store.contract.checkpoints import Checkpoint, Save
+from keptwork.store.contract.queues import Planner, Schedule, planned
 from keptwork.store.dialect import POSTGRES, SQLITE, Dialect
-from keptwork.store.postgres_verbs import PostgresVerbs
-from keptwork.store.queries import Catalogue
-from keptwork.store.schedules import Planner, Schedule, planned
-from keptwork.store.sqlite_due import Wanted, due
-from keptwork.store.sqlite_session import Session
-from keptwork.store.sqlite_verbs import SqliteVerbs
-from keptwork.store.sqlite_writer import Writer
-from keptwork.worker import reaper
-from keptwork.worker.journal import Journal
-from keptwork.worker.reaper import Reaper
-from keptwork.worker.registration import Registration
-from keptwork.worker.worker import Worker
+from keptwork.store.postgres.operations import PostgresVerbs
+from keptwork.store.sqlite import file
+from keptwork.store.sqlite.claim import Wanted, due
+from keptwork.store.sqlite.operations import SqliteVerbs
+from keptwork.store.sqlite.session import Session
+from keptwork.store.sqlite.writer import Writer
+from keptwork.store.statements import Catalogue
+from keptwork.workers.checkpoint_writer import Journal
+from keptwork.workers.registration import Registration
+from keptwork.workers.worker import Worker
 
 LONG_ENOUGH = 0.03
 """For another scheduler to read the same in between, on a machine that is quick."""
@@ -93,12 +94,12 @@ def _nobody_reaps() -> None:
 
 def _attempts_are_never_used_up() -> None:
     """Reapers that give a job back however often it has been tried."""
-    shipped = reaper.reaped
+    shipped = expired_leases.reaped
 
     def reaped(job: Job, now: int, why: str = LEASE_ENDED) -> Change:
         return shipped(replace(job, max_attempts=job.attempts + 1), now, why)
 
-    reaper.reaped = reaped
+    expired_leases.reaped = reaped
 
 
 def _steps_are_forgotten() -> None:
@@ -253,7 +254,7 @@ def _probes_never_end() -> None:
 
 def _writes_out_of_turn() -> None:
     """SQLite connections that do not wait for a locked file, in processes that do not take turns."""
-    sqlite_file.BUSY_SECONDS = 0
+    file.BUSY_SECONDS = 0
 
     def at_once(self: Writer, *, wait: bool) -> bool:
         return True
@@ -289,5 +290,7 @@ def _replaced(statements: dict[str, str], name: str, old: str, new: str) -> dict
 
 def _promises_are_forgotten() -> None:
     """Only what was paid counts against a cap, not what is being spent at this moment."""
-    right = spending.refusing
-    spending.refusing = lambda budgets, ceiling: right([one._replace(reserved_micros=0) for one in budgets], ceiling)
+    right = budget_rules.refusing
+    budget_rules.refusing = lambda budgets, ceiling: right(
+        [one._replace(reserved_micros=0) for one in budgets], ceiling
+    )

@@ -14,7 +14,7 @@ from itertools import count, groupby, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from keptwork.lifecycle import Change, Lifecycle
+from keptwork.core.lifecycles import Change, Lifecycle
 from keptwork.store import Event, Job, NewJob, Store
 from tests.acceptance.examination import RANK
 

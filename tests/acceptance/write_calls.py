@@ -6,27 +6,27 @@ from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 from uuid import uuid4
 
+from keptwork.audit.seals import next_seal
+from keptwork.audit.verify import verify
+from keptwork.core.lifecycles import AGENT, BREAKER, JOB, LIFECYCLES, RUN, RUN_STEP, WORKER, Change
+from keptwork.core.schedule_rules import Rule
 from keptwork.errors import Unreachable
-from keptwork.lifecycle import AGENT, BREAKER, JOB, LIFECYCLES, RUN, RUN_STEP, WORKER, Change
-from keptwork.schedule import Rule
-from keptwork.service.audit import verify
-from keptwork.service.seals import next_seal
 from keptwork.store import Artifact, Blob, Job, NewJob, Store
-from keptwork.store.agents import AgentAudit
-from keptwork.store.api_keys import ApiKeyRow, NewApiKey
-from keptwork.store.approvals import Approval, NewApproval
-from keptwork.store.budgets import Bucket, Budget, Charge, Closed, Closing, NewBudget, NewCharge
-from keptwork.store.checkpoints import Report, Save
-from keptwork.store.crews import HELD_BY_QUOTA, Quota, waits_for_crew
-from keptwork.store.outbox import Delivery, NewDelivery
-from keptwork.store.records import DEFAULT_TENANT, Counter, Expiry, LimitRule, Progress, Seen, Standing
-from keptwork.store.schedules import Plan, Schedule
-from keptwork.store.seals import NewSeal
-from keptwork.store.signals import NewSignal, Sent, Signal
-from keptwork.store.spawned import keys_of
-from keptwork.store.steps import NewGate
-from keptwork.store.templates import NewTemplate, Template
-from keptwork.store.transcripts import NewLine
+from keptwork.store.contract.access import ApiKeyRow, NewApiKey
+from keptwork.store.contract.agents import AgentAudit
+from keptwork.store.contract.agents_transcripts import NewLine
+from keptwork.store.contract.budgets import Bucket, Budget, Charge, Closed, Closing, NewBudget, NewCharge
+from keptwork.store.contract.checkpoints import Report, Save
+from keptwork.store.contract.crews import HELD_BY_QUOTA, Quota, waits_for_crew
+from keptwork.store.contract.events_seals import NewSeal
+from keptwork.store.contract.flows_steps import NewGate
+from keptwork.store.contract.flows_templates import NewTemplate, Template
+from keptwork.store.contract.jobs_spawned import keys_of
+from keptwork.store.contract.outbox import Delivery, NewDelivery
+from keptwork.store.contract.queues import Plan, Schedule
+from keptwork.store.contract.records import DEFAULT_TENANT, Counter, Expiry, LimitRule, Progress, Seen, Standing
+from keptwork.store.contract.waits_approvals import Approval, NewApproval
+from keptwork.store.contract.waits_signals import NewSignal, Sent, Signal
 from tests.conformance.stage import LEASE, NEEDED, claimed, decided, entity, in_state, queued, running, worker
 
 HOUR = 3_600_000_000

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from keptwork.agent.next import (
+from keptwork.agents.plan import (
     CAP_MS,
     AgentJob,
     Business,
@@ -147,4 +147,4 @@ def test_no_delay_passes_the_cap():
 
 
 def test_the_examples_in_the_docstrings():
-    assert doctest.testmod(sys.modules["keptwork.agent.next"]) == (0, 2)
+    assert doctest.testmod(sys.modules["keptwork.agents.plan"]) == (0, 2)

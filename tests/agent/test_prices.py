@@ -11,11 +11,17 @@ from math import ceil
 import pytest
 from genai_prices.data import providers
 
-from keptwork.agent.conversation import Message, Offer, Request, Role, ToolUse, Usage
-from keptwork.agent.prices import UNSEEN_TOKENS, ceiling_micros, cost_micros, most_input_tokens, most_tokens
-from keptwork.agent_settings import TIERS
-from keptwork.config import Config
+from keptwork.agents.budget_rules_prices import (
+    UNSEEN_TOKENS,
+    ceiling_micros,
+    cost_micros,
+    most_input_tokens,
+    most_tokens,
+)
+from keptwork.agents.conversation import Message, Offer, Request, Role, ToolUse, Usage
+from keptwork.agents.settings import TIERS
 from keptwork.errors import UnpricedModel
+from keptwork.settings import Config
 from tests.support.command import environment
 
 PLAIN = Config.model_validate({})
@@ -124,12 +130,12 @@ def test_prices_are_not_fetched_and_not_even_loaded_before_they_are_needed() -> 
 import socket, sys, threading
 def no(*_, **__): raise AssertionError("somebody wants a network")
 socket.socket.connect = socket.create_connection = socket.getaddrinfo = no
-from keptwork.agent import prices
-from keptwork.agent.conversation import Usage
-from keptwork.config import read
-assert prices.cost_micros("offline", "x", Usage(1, 1), read()) == 0
+from keptwork.agents import budget_rules_prices
+from keptwork.agents.conversation import Usage
+from keptwork.settings import read
+assert budget_rules_prices.cost_micros("offline", "x", Usage(1, 1), read()) == 0
 assert "genai_prices" not in sys.modules
-print(prices.cost_micros("anthropic", "claude-haiku-4-5", Usage(1, 1), read()), threading.active_count())
+print(budget_rules_prices.cost_micros("anthropic", "claude-haiku-4-5", Usage(1, 1), read()), threading.active_count())
 """
     done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
     assert done.stdout == "6 1\n"

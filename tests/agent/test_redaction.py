@@ -10,10 +10,10 @@ from urllib.parse import quote
 
 import pytest
 
-from keptwork.agent import redaction
-from keptwork.agent.conversation import Answer, Message, Request, Role, SystemFailure, Tell, ToolUse
-from keptwork.agent.discretion import Discreet, Pieces
-from keptwork.agent.redaction import Redactor
+from keptwork.agents.conversation import Answer, Message, Request, Role, SystemFailure, Tell, ToolUse
+from keptwork.agents.providers.redacting import Discreet, Pieces
+from keptwork.core import secrets_redaction
+from keptwork.core.secrets_redaction import Redactor
 
 SECRET = 'p4ss"wörd/+&\\x'
 BODY = "MIIEpAIBAAKCAQEA0123456789abcdef\nqwertyuiopasdfghjkl"
@@ -101,12 +101,12 @@ def test_values_and_bytes_are_cleared_too() -> None:
 
 def test_the_process_knows_its_environment_as_it_is_and_what_it_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_TOKEN", "first-value")
-    assert redaction.current().text("first-value") == "[redacted: SOME_TOKEN]"
+    assert secrets_redaction.current().text("first-value") == "[redacted: SOME_TOKEN]"
     monkeypatch.setenv("SOME_TOKEN", "other-value")
-    assert redaction.current().text("first-value other-value") == "first-value [redacted: SOME_TOKEN]"
-    monkeypatch.setattr(redaction, "_learnt", {})
-    redaction.learn("the provider's key", "from-a-file\n")
-    assert redaction.current().text("from-a-file") == "[redacted: the provider's key]"
+    assert secrets_redaction.current().text("first-value other-value") == "first-value [redacted: SOME_TOKEN]"
+    monkeypatch.setattr(secrets_redaction, "_learnt", {})
+    secrets_redaction.learn("the provider's key", "from-a-file\n")
+    assert secrets_redaction.current().text("from-a-file") == "[redacted: the provider's key]"
 
 
 def test_hostile_text_takes_no_longer_than_other() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keptwork.agent.schema import KEYWORDS, Schema
+from keptwork.agents.json_schema import KEYWORDS, Schema
 from keptwork.errors import BadInput
 
 TREE = {"$ref": "#/$defs/n", "$defs": {"n": {"type": "object", "properties": {"next": {"$ref": "#/$defs/n"}}}}}

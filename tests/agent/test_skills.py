@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keptwork.agent.routing import Tier, grade, route
-from keptwork.agent.skill import BUILT_IN, DEFAULT, FILE, skills
+from keptwork.agents.skills import BUILT_IN, DEFAULT, FILE, skills
+from keptwork.agents.skills_routing import Tier, grade, route
 from keptwork.errors import BadInput
 
 

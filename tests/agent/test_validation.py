@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from keptwork.agent import skill
-from keptwork.agent.validation import LONGEST_ANSWER, check, found_json, rules, rules_of
+from keptwork.agents import skills
+from keptwork.agents.json_schema_patterns import Patterns, TooSlow
+from keptwork.agents.validation import LONGEST_ANSWER, check, found_json, rules, rules_of
 from keptwork.errors import BadInput
-from keptwork.patterns import Patterns, TooSlow
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 
@@ -109,7 +109,7 @@ def test_a_catastrophic_pattern_is_stopped_and_the_next_one_works() -> None:
 
 @pytest.mark.acceptance
 def test_an_answer_that_cannot_be_checked_in_time_does_not_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("keptwork.agent.validation.Patterns", lambda: Patterns(0.2))
+    monkeypatch.setattr("keptwork.agents.validation.Patterns", lambda: Patterns(0.2))
     evil = {"properties": {"n": {"pattern": r"^(\w+\s?)*$"}}}
     assert "takes too long" in str(check('{"n": "' + "x" * 60 + '!"}', rules(evil)).problem)
 
@@ -129,12 +129,12 @@ def test_a_skill_says_what_its_answers_are(tmp_path: Any) -> None:
     file.parent.mkdir()
     front = "name: sum\ndescription: Adds up\noutput-schema: {type: object, required: [n]}\n"
     file.write_text(f"---\n{front}must-match: ['n']\nmust-not-match: [sorry]\ncheck: {__name__}:polite\n---\nAdd.\n")
-    wanted = rules_of(skill.read(file))
+    wanted = rules_of(skills.read(file))
     assert check('{"n": 1}', wanted).problem == "Say please."
     assert check('{"n": 1, "please": 1}', wanted) == (None, {"n": 1, "please": 1})
     file.write_text(f"---\n{front}must-match: ['(']\n---\nAdd.\n")
     with pytest.raises(BadInput, match=r"SKILL.md: '\(' is no regular expression"):
-        skill.read(file)
+        skills.read(file)
     file.write_text("---\nname: sum\ndescription: Adds up\noutput-schema: {tipe: object}\n---\nAdd.\n")
     with pytest.raises(BadInput, match=r"SKILL.md: the schema: the keyword 'tipe' is not understood"):
-        skill.read(file)
+        skills.read(file)

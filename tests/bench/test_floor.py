@@ -7,14 +7,15 @@ import pytest
 
 from bench import floor_postgres, floor_sqlite
 from bench.http import bare_postgres, bare_sqlite
-from keptwork.lifecycle import JOB, Change, Right
-from keptwork.service.jobs import LISTED
-from keptwork.store import EventFilter, JobFilter, event_log, job_list
+from keptwork.core.lifecycles import JOB, Change, Right
+from keptwork.jobs.queries import LISTED
+from keptwork.store import EventFilter, JobFilter
+from keptwork.store.contract import events, jobs_list
+from keptwork.store.contract.records import NewJob
 from keptwork.store.dialect import POSTGRES, SQLITE, Dialect
-from keptwork.store.postgres_batches import DIFFERING, ENQUEUE_SHAPES, shape
-from keptwork.store.postgres_server import SESSION_SETTINGS
-from keptwork.store.queries import Catalogue
-from keptwork.store.records import NewJob
+from keptwork.store.postgres.batches import DIFFERING, ENQUEUE_SHAPES, shape
+from keptwork.store.postgres.connections_server import SESSION_SETTINGS
+from keptwork.store.statements import Catalogue
 
 
 def moved(dialect: Dialect, trigger: str) -> str:
@@ -66,7 +67,7 @@ def test_the_bare_routes_run_the_statements_of_the_product(routes: Any, dialect:
     named = Catalogue(dialect)
     for name in ("limit_rules", "artifacts", "checkpoints", "telemetry"):
         assert bare(getattr(routes, name.upper())) == bare(named[name].sql)
-    assert job_list.page(dialect, JobFilter(1), None, 51, True, LISTED)[0] == routes.PAGE_OF_JOBS
-    assert job_list.page(dialect, JobFilter(1, redriven_from=(5,)), None, 100, False, ("id",))[0] == routes.LATER
+    assert jobs_list.page(dialect, JobFilter(1), None, 51, True, LISTED)[0] == routes.PAGE_OF_JOBS
+    assert jobs_list.page(dialect, JobFilter(1, redriven_from=(5,)), None, 100, False, ("id",))[0] == routes.LATER
     wanted = EventFilter(tenant_id=1, entity="job", entity_id=5)
-    assert event_log.page(dialect, wanted, None, 1000, True)[0] == routes.EVENTS
+    assert events.page(dialect, wanted, None, 1000, True)[0] == routes.EVENTS

@@ -10,10 +10,10 @@ import json
 import sys
 from pathlib import Path
 
+from keptwork.audit import verify
 from keptwork.errors import DiskFull
-from keptwork.service import audit
 from keptwork.store import NewJob, open_store
-from keptwork.store.sqlite import SqliteStore
+from keptwork.store.sqlite.store import SqliteStore
 
 BALLAST_BYTES = 400 << 10
 BATCH = 10
@@ -32,14 +32,14 @@ async def main(folder: Path, how: str) -> None:
             acknowledged += len(await store.enqueue([NewJob("fill", json.dumps("x" * 1000))] * BATCH))
         except DiskFull as full:
             refusal = str(full)
-    kept = (await audit.verify(store)).rows["job"]
+    kept = (await verify.verify(store)).rows["job"]
     ballast.unlink()
     if how == "limit":
         await store._write(lambda session: session._db.pragma("max_page_count", 400))
     resumed = len(await store.enqueue([NewJob("resume")] * BATCH))
     await store.close()
     again = await open_store(f"sqlite:///{folder}/keptwork.db", migrate=False, create=False)
-    verdict = await audit.verify(again)
+    verdict = await verify.verify(again)
     await again.close()
     told = {
         "refusal": refusal,

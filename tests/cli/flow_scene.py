@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 import pytest
 
 from keptwork.cli import main, screen
-from keptwork.flow.definition import Flow
-from keptwork.service import flows
+from keptwork.flows import commands as flows
+from keptwork.flows.definition import Flow
 from keptwork.store import Store, open_store
 from tests.service.flow_driver import Driver
 from tests.support.command import Done

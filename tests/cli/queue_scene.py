@@ -6,8 +6,8 @@ import asyncio
 import json
 from typing import Any
 
-from keptwork.lifecycle import JOB
-from keptwork.service.entities import public_id
+from keptwork.core.ids_entities import public_id
+from keptwork.core.lifecycles import JOB
 from keptwork.store import NewJob, Store, open_store
 from tests.conformance.stage import claim, moved, worker
 from tests.support.command import run

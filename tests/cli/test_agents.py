@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from keptwork.agent.prices import cost_micros
-from keptwork.config import read
+from keptwork.agents.budget_rules_prices import cost_micros
+from keptwork.settings import read
 from tests.support.command import Done, environment, run
 from tests.support.llm_server import LlmServer, Say, Status, use
 

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from keptwork import Keptwork
-from keptwork.worker.context import Context
+from keptwork.context import Context
 from tests.cli.queue_scene import answer, said
 from tests.support.command import run
 

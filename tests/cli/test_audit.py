@@ -15,7 +15,7 @@ import apsw
 import pytest
 
 from keptwork.store import open_store
-from keptwork.store.records import EVENT_FIELDS
+from keptwork.store.contract.records import EVENT_FIELDS
 from tests.cli.refusals import refused
 from tests.support.command import environment, run
 from tests.support.lives import live

@@ -14,9 +14,11 @@ from pathlib import Path
 import asyncpg
 import pytest
 
+from keptwork.audit import verify as audit
 from keptwork.errors import BadBackup, MissingProgram, NotBackedUp, NotPermitted, SeesNoRows
-from keptwork.service import audit, backups
-from keptwork.store import NewJob, open_store, postgres_programs
+from keptwork.maintenance import backups
+from keptwork.store import NewJob, open_store
+from keptwork.store.postgres import backup_programs
 from tests.cli.refusals import contents, populate, refused
 from tests.support.clerk import clerk
 from tests.support.command import run
@@ -311,7 +313,7 @@ def test_login_that_sees_no_rows_takes_no_backup(postgres_server, postgres_copy,
 
 
 def test_missing_program_is_named_with_the_version_that_is_needed(postgres_copy, tmp_path, monkeypatch):
-    monkeypatch.setattr(postgres_programs, "USUAL_PLACES", ())
+    monkeypatch.setattr(backup_programs, "USUAL_PLACES", ())
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(MissingProgram, match=r"pg_dump of PostgreSQL \d+ or newer is not installed on this machine\. "):
         asyncio.run(backups.back_up(postgres_copy, tmp_path / "copy"))

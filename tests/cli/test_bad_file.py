@@ -12,7 +12,7 @@ import pytest
 
 from keptwork.errors import SqliteTooOld
 from keptwork.store.migrations import newest
-from keptwork.store.sqlite_file import require_version
+from keptwork.store.sqlite.file import require_version
 from tests.cli.refusals import ALL, READS, contents, refused
 from tests.support.command import Done, run
 
@@ -70,7 +70,8 @@ def open_folder() -> Iterator[Path]:
 
 AS_NOBODY = f"""
 import contextlib, io, os, sys
-import keptwork.cli.audit, keptwork.cli.demo, keptwork.cli.events, keptwork.cli.migrate, keptwork.store.sqlite
+import keptwork.cli.events_audit, keptwork.cli.demo, keptwork.cli.events
+import keptwork.cli.migrate, keptwork.store.sqlite.store
 from keptwork.cli import main
 for command in (["migrate", "--sql"], ["events", "list"], ["audit", "verify"], ["audit", "export"]):
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):

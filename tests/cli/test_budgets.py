@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-from keptwork.agent.conversation import Usage
-from keptwork.budget import Caps
-from keptwork.lifecycle import RUN
-from keptwork.service import budgets
-from keptwork.service.budgets import Refused
-from keptwork.service.entities import public_id
+from keptwork.agents import budgets
+from keptwork.agents.budgets import Refused
+from keptwork.agents.conversation import Usage
+from keptwork.core.ids_entities import public_id
+from keptwork.core.lifecycles import RUN
+from keptwork.core.money import Caps
 from keptwork.store import NewJob, open_store
 from tests.cli.queue_scene import answer, said
 from tests.support.command import run

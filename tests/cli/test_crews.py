@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from keptwork.job_type import JobType
-from keptwork.lifecycle import CREW
-from keptwork.service import crews
-from keptwork.service.crews import Inside
-from keptwork.service.entities import public_id
+from keptwork.core.ids_entities import public_id
+from keptwork.core.lifecycles import CREW
+from keptwork.crews import commands as crews
+from keptwork.crews.commands import Inside
+from keptwork.job import JobType
 from keptwork.store import open_store
 from tests.support.command import run
 

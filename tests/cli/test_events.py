@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from keptwork.lifecycle import JOB
-from keptwork.service.entities import public_id
+from keptwork.core.ids_entities import public_id
+from keptwork.core.lifecycles import JOB
 from keptwork.store import NewJob, open_store
-from keptwork.store.records import EVENT_FIELDS
+from keptwork.store.contract.records import EVENT_FIELDS
 from tests.support.command import run, start
 from tests.support.lives import live
 

@@ -14,7 +14,7 @@ import apsw
 import pytest
 
 from keptwork import Keptwork
-from keptwork.worker.context import Context
+from keptwork.context import Context
 from tests.cli.queue_scene import answer, said
 from tests.cli.refusals import refused
 from tests.support.command import environment, run

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from keptwork import Keptwork
-from keptwork.lifecycle import JOB
-from keptwork.service.entities import public_id
+from keptwork.core.ids_entities import public_id
+from keptwork.core.lifecycles import JOB
 from keptwork.store import Store
-from keptwork.store.checkpoints import Save
+from keptwork.store.contract.checkpoints import Save
 from tests.cli.queue_scene import answer, said
 from tests.conformance.stage import claim, moved, queued, worker
 from tests.support.command import environment

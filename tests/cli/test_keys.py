@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 
-from keptwork import api_key
-from keptwork.service import keys
-from keptwork.service.keys import Principal
+from keptwork.access import api_keys, scopes
+from keptwork.access.api_keys import Principal
 from keptwork.store import open_store
 from tests.cli.queue_scene import answer, said
 from tests.support.command import run
@@ -17,7 +16,7 @@ def let_in(url: str, secret: str) -> Principal | None:
     async def ask() -> Principal | None:
         store = await open_store(url)
         try:
-            return await keys.authenticate(store, secret)
+            return await api_keys.authenticate(store, secret)
         finally:
             await store.close()
 
@@ -29,7 +28,7 @@ def test_a_key_is_made_used_rotated_and_revoked(sqlite_url: str) -> None:
     assert said(sqlite_url, "keys", "list").startswith("No keys: make one with keptwork keys create")
     done = run("keys", "create", "--name", "ci", "--scopes", "read, write", "--db", sqlite_url)
     secret = done.stdout.strip()
-    assert api_key.parse(secret) is not None
+    assert scopes.parse(secret) is not None
     assert done.stdout == f"{secret}\n", "only the secret, so that it can be piped"
     assert "(ci) is for read, write; it expires at 20" in done.stderr
     assert "shown this once" in done.stderr
@@ -74,7 +73,7 @@ def test_keys_belong_to_their_tenant(sqlite_url: str) -> None:
 
 def test_what_cannot_be_is_refused_in_one_line(sqlite_url: str) -> None:
     assert run("migrate", "--db", sqlite_url).returncode == 0
-    secret = api_key.new().value
+    secret = scopes.new().value
     for words, told in (
         (("create", "--name", "a", "--scopes", "root"), "'root' is no scope; a key is for read, write, approve"),
         (("create", "--name", "a", "--scopes", ","), "give it scopes of read, write"),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from keptwork.lifecycle import BREAKER
+from keptwork.core.lifecycles import BREAKER
 from keptwork.store import Store
 from tests.cli.flow_scene import Scene
 from tests.conformance.stage import moved, queued

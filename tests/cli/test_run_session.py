@@ -11,9 +11,9 @@ import pytest
 from keptwork import Keptwork
 from keptwork.cli.run_screen import Lines
 from keptwork.cli.run_session import Left, Manner, Session
-from keptwork.flow.definition import Flow
-from keptwork.service import flows
-from keptwork.service.flow_view import FlowView
+from keptwork.flows import commands as flows
+from keptwork.flows.definition import Flow
+from keptwork.flows.live_view import FlowView
 
 CHAIN = Flow.model_validate(
     {"name": "f", "steps": [{"id": "a", "command": ["true"]}, {"id": "b", "command": ["true"], "depends_on": ["a"]}]}

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 
-from keptwork.lifecycle import RUN
-from keptwork.service.webhooks import name_of
+from keptwork.core.lifecycles import RUN
 from keptwork.store import open_store
-from keptwork.store.outbox import NewDelivery
+from keptwork.store.contract.outbox import NewDelivery
+from keptwork.webhooks.outbox import name_of
 from tests.cli.queue_scene import answer, said
 from tests.support.command import run
 

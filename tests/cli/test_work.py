@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from keptwork.app import Keptwork
+from keptwork.core.lifecycles import JOB
 from keptwork.errors import NotMigrated
-from keptwork.lifecycle import JOB
 from keptwork.store import NewJob
 from keptwork.store.migrations import newest
 from tests.store.conftest import hand_on

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from keptwork.service import keys
+from keptwork.access import api_keys
 from keptwork.store import open_store
 from tests.support import command
 from tests.support.dev_server import announced
@@ -37,7 +37,7 @@ class Served:
         async def made() -> str:
             store = await open_store(self.url)
             tenant = await store.add_tenant(f"client-{next(_numbers)}")
-            key = await keys.create(store, tenant, "tests", scopes or ("admin",), by="tests")
+            key = await api_keys.create(store, tenant, "tests", scopes or ("admin",), by="tests")
             await store.close()
             return key.secret.value
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from keptwork import errors
-from keptwork.client import credentials, patience, problems, wire
+from keptwork.client import credentials, problems, retry, wire
 from keptwork.client.credentials import server_key
-from keptwork.client.patience import Patience
 from keptwork.client.problems import KINDS, error_of
+from keptwork.client.retry import Patience
 from keptwork.client.wire import Wire
 from keptwork.errors import KeptworkError
 from tests.client.odd_server import Reply, losing_proxy, odd_server
@@ -29,7 +29,7 @@ KEY = "kw_test0123456789"
 PROBLEM = (("Content-Type", "application/problem+json"),)
 
 
-@pytest.mark.parametrize("module", [credentials, patience, problems, wire])
+@pytest.mark.parametrize("module", [credentials, retry, problems, wire])
 def test_the_examples_are_true(module: Any) -> None:
     assert doctest.testmod(module).failed == 0
 

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
-from keptwork.lifecycle import JOB, LIFECYCLES, WORKER, Change, Lifecycle, Token, decide, insist
-from keptwork.lifecycle.replay import replay
+from keptwork.core.lifecycles import JOB, LIFECYCLES, WORKER, Change, Lifecycle, Token, decide, insist
+from keptwork.core.replay import replay
 from keptwork.store import Event, NewJob, Store
 from tests.conformance.plain_model import FINAL, PlainJob, PlainStore, Wish
 from tests.support.database_time import START, Timed, open_timed

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from itertools import count
 from typing import Any
 
-from keptwork.lifecycle import JOB, LIFECYCLES, WORKER, Change, Lifecycle, Token, decide, insist
+from keptwork.core.lifecycles import JOB, LIFECYCLES, WORKER, Change, Lifecycle, Token, decide, insist
 from keptwork.store import Event, EventFilter, Job, NewJob, Reader, Store, Transaction
 from tests.conformance.times import SetClock
 

@@ -6,8 +6,8 @@ import pytest
 
 from keptwork.errors import BadInput
 from keptwork.store import NewJob, Store
-from keptwork.store.protocol import Store as Promises
-from keptwork.store.protocol import Transaction
+from keptwork.store.contract.store import Store as Promises
+from keptwork.store.contract.store import Transaction
 from tests.conformance.promises import keeps
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from keptwork.lifecycle import AGENT, JOB
+from keptwork.core.lifecycles import AGENT, JOB
 from keptwork.store import Job, NewJob, Store
-from keptwork.store.agents import AgentAudit
-from keptwork.store.protocol import Reader, Writer
+from keptwork.store.contract.agents import AgentAudit
+from keptwork.store.contract.store import Reader, Writer
 from tests.conformance.promises import keeps
 from tests.conformance.stage import LEASE, entity, moved, started
 from tests.conformance.times import SetClock

@@ -9,8 +9,8 @@ import pytest
 
 from keptwork.errors import StoreError
 from keptwork.store import Store
-from keptwork.store.api_keys import ApiKeyRow, LiveApiKey, NewApiKey
-from keptwork.store.protocol import Reader, Writer
+from keptwork.store.contract.access import ApiKeyRow, LiveApiKey, NewApiKey
+from keptwork.store.contract.store import Reader, Writer
 from tests.conformance.promises import keeps
 from tests.conformance.stage import undone
 from tests.conformance.times import SECOND, SetClock

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from keptwork.lifecycle import JOB, decide, insist
-from keptwork.lifecycle.machine import NOTHING
+from keptwork.core.decide import NOTHING
+from keptwork.core.lifecycles import JOB, decide, insist
 from keptwork.store import Store
-from keptwork.store.protocol import Writer
+from keptwork.store.contract.store import Writer
 from tests.conformance.promises import keeps
 from tests.conformance.stage import LEASE, decided, entity, in_state, log, moved, queued, running, worker
 from tests.conformance.times import SECOND, SetClock

@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from keptwork.lifecycle import JOB
+from keptwork.core.lifecycles import JOB
 from keptwork.store import Job, Store, open_store
-from keptwork.store.approvals import Approval, NewApproval
-from keptwork.store.protocol import Reader, Writer
+from keptwork.store.contract.store import Reader, Writer
+from keptwork.store.contract.waits_approvals import Approval, NewApproval
 from tests.conformance.by_hand import Hand
 from tests.conformance.promises import keeps
 from tests.conformance.stage import LEASE, Verbs, claim, decided, moved, queued, worker

@@ -7,14 +7,14 @@ import contextlib
 
 import pytest
 
+from keptwork.core.lifecycles import JOB, RUN, RUN_STEP, WORKSTREAM
 from keptwork.errors import StoreError
-from keptwork.lifecycle import JOB, RUN, RUN_STEP, WORKSTREAM
 from keptwork.store import Blob, NewJob, Store, Transaction
-from keptwork.store.postgres import PostgresStore
-from keptwork.store.postgres_verbs import PostgresVerbs
-from keptwork.store.protocol import Store as Promises
-from keptwork.store.protocol import Transaction as Part
-from keptwork.store.protocol import Writer
+from keptwork.store.contract.store import Store as Promises
+from keptwork.store.contract.store import Transaction as Part
+from keptwork.store.contract.store import Writer
+from keptwork.store.postgres.operations import PostgresVerbs
+from keptwork.store.postgres.store import PostgresStore
 from tests.conformance.promises import keeps
 from tests.conformance.stage import Verbs, entity, moved, queued
 from tests.conformance.waiting import PATIENCE

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from keptwork.core.lifecycles import JOB
 from keptwork.errors import LeaseLost
-from keptwork.lifecycle import JOB
 from keptwork.store import Blob, Job, NewJob, Store, open_store
-from keptwork.store.blobs import RESULT_BLOB
-from keptwork.store.checkpoints import Save
-from keptwork.store.protocol import Reader, Writer
+from keptwork.store.contract.checkpoints import Save
+from keptwork.store.contract.checkpoints_blobs import RESULT_BLOB
+from keptwork.store.contract.store import Reader, Writer
 from tests.conformance.by_hand import Hand
 from tests.conformance.promises import keeps
 from tests.conformance.stage import claim, decided, entity, log, lost_jobs, moved, started, undone, worker

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from keptwork.lifecycle import BREAKER, JOB
+from keptwork.core.lifecycles import BREAKER, JOB
 from keptwork.store import NewJob, Store
-from keptwork.store.protocol import Reader, Writer
-from keptwork.store.records import LimitRule
+from keptwork.store.contract.records import LimitRule
+from keptwork.store.contract.store import Reader, Writer
 from tests.conformance.promises import keeps
 from tests.conformance.stage import claim, entity, lost_jobs, moved, queued, started, worker
 from tests.conformance.times import SECOND, SetClock

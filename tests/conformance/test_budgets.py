@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from keptwork.lifecycle import AGENT, JOB, RUN, RUN_STEP, WORKSTREAM, WORKSTREAM_STEP
+from keptwork.core.lifecycles import AGENT, JOB, RUN, RUN_STEP, WORKSTREAM, WORKSTREAM_STEP
 from keptwork.store import NewJob, Store, open_store
-from keptwork.store.budgets import NO_COST, Bucket, Budget, Charge, Closing, NewBudget, NewCharge, Sum
-from keptwork.store.protocol import Reader, Transaction, Writer
+from keptwork.store.contract.budgets import NO_COST, Bucket, Budget, Charge, Closing, NewBudget, NewCharge, Sum
+from keptwork.store.contract.store import Reader, Transaction, Writer
 from tests.conformance.promises import keeps
 from tests.conformance.stage import moved, queued, undone
 from tests.conformance.times import SetClock

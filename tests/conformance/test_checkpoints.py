@@ -7,10 +7,10 @@ import json
 
 import pytest
 
-from keptwork.lifecycle import JOB
+from keptwork.core.lifecycles import JOB
 from keptwork.store import Blob, Job, Store, open_store
-from keptwork.store.checkpoints import PROGRESS, Checkpoint, Report, Save
-from keptwork.store.protocol import Reader, Writer
+from keptwork.store.contract.checkpoints import PROGRESS, Checkpoint, Report, Save
+from keptwork.store.contract.store import Reader, Writer
 from tests.conformance.by_hand import Hand
 from tests.conformance.promises import keeps
 from tests.conformance.stage import claim, entity, lost_jobs, moved, queued, started, worker

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from keptwork.lifecycle import JOB
+from keptwork.core.lifecycles import JOB
 from keptwork.store import Job, NewJob, Store, open_store
-from keptwork.store.checkpoints import Save
-from keptwork.store.protocol import Reader, Writer
-from keptwork.store.wakes import ALL_CHILDREN, ANY_CHILD
+from keptwork.store.contract.checkpoints import Save
+from keptwork.store.contract.store import Reader, Writer
+from keptwork.store.contract.waits import ALL_CHILDREN, ANY_CHILD
 from tests.conformance.promises import keeps
 from tests.conformance.stage import LEASE, Verbs, claim, decided, entity, moved, queued, worker
 from tests.conformance.times import SetClock
@@ -235,7 +235,7 @@ async def test_the_test_above_notices_a_store_that_locks_no_parents(
 async def test_and_one_that_does_not_look_again_when_a_wait_is_written(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("keptwork.store.wakes._note_wait", lambda found, change: None)
+    monkeypatch.setattr("keptwork.store.contract.waits._note_wait", lambda found, change: None)
     store = await open_store(database_url)
     try:
         assert not await a_child_ends_before_the_wait_is_written(store)

@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from keptwork.lifecycle import JOB, WORKER
+from keptwork.core.lifecycles import JOB, WORKER
 from keptwork.store import Job, NewJob, Store
-from keptwork.store.protocol import Writer
-from keptwork.store.records import JOB_COLUMNS
+from keptwork.store.contract.records import JOB_COLUMNS
+from keptwork.store.contract.store import Writer
 from tests.conformance.promises import keeps
 from tests.conformance.stage import LEASE, claim, claimed, decided, entity, log, moved, queued, worker
 from tests.conformance.times import SECOND, SetClock

@@ -6,11 +6,11 @@ import time
 
 import pytest
 
-from keptwork.clock import HostClock, ManualClock
-from keptwork.lifecycle import RUN, WORKER
-from keptwork.lifecycle.replay import replay
+from keptwork.core.clock import HostClock, ManualClock
+from keptwork.core.lifecycles import RUN, WORKER
+from keptwork.core.replay import replay
 from keptwork.store import Store, open_store
-from keptwork.store.protocol import Reader
+from keptwork.store.contract.store import Reader
 from tests.conformance.promises import keeps
 from tests.conformance.stage import claimed, entity, log, moved, queued, worker
 from tests.conformance.times import SECOND, SetClock
@@ -93,7 +93,7 @@ class Times:
 @pytest.fixture
 def host(monkeypatch: pytest.MonkeyPatch) -> Times:
     times = Times(wall=1_000_000, monotonic=50)
-    monkeypatch.setattr("keptwork.clock.time", times)
+    monkeypatch.setattr("keptwork.core.clock.time", times)
     return times
 
 

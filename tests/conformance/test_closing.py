@@ -10,10 +10,10 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from keptwork.lifecycle import JOB
+from keptwork.core.lifecycles import JOB
 from keptwork.store import open_store
-from keptwork.store.protocol import Store as Promises
-from keptwork.store.protocol import Writer
+from keptwork.store.contract.store import Store as Promises
+from keptwork.store.contract.store import Writer
 from tests.conformance.promises import keeps
 from tests.conformance.stage import claimed, entity, eventually, log, queued, worker
 

@@ -6,15 +6,15 @@ import asyncio
 
 import pytest
 
-from keptwork import metrics
+from keptwork.core import metrics
+from keptwork.core.lifecycles import JOB, WORKER
+from keptwork.core.metrics_histogram import bucket_of
 from keptwork.errors import BadInput
-from keptwork.histogram import bucket_of
-from keptwork.lifecycle import JOB, WORKER
 from keptwork.store import NewJob, Store, open_store
-from keptwork.store.digest import MoveCount
-from keptwork.store.protocol import Reader, Writer
-from keptwork.store.protocol import Store as Promises
-from keptwork.store.records import Counter, Progress
+from keptwork.store.contract.events_digest import MoveCount
+from keptwork.store.contract.records import Counter, Progress
+from keptwork.store.contract.store import Reader, Writer
+from keptwork.store.contract.store import Store as Promises
 from tests.conformance.by_hand import Hand
 from tests.conformance.promises import keeps
 from tests.conformance.stage import claim, moved, queued, running, settled, undone, worker

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from keptwork.lifecycle import CREW, JOB
+from keptwork.core.lifecycles import CREW, JOB
 from keptwork.store import Job, NewJob, Store
-from keptwork.store.crews import HELD_BY_QUOTA, InLine, Quota, waits_for_crew
-from keptwork.store.protocol import Reader, Writer
-from keptwork.store.records import LimitRule
+from keptwork.store.contract.crews import HELD_BY_QUOTA, InLine, Quota, waits_for_crew
+from keptwork.store.contract.records import LimitRule
+from keptwork.store.contract.store import Reader, Writer
 from tests.conformance.promises import keeps
 from tests.conformance.stage import claim, entity, moved, started, worker
 from tests.conformance.times import SECOND, SetClock

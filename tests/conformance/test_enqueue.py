@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from keptwork.core.lifecycles import JOB
 from keptwork.errors import StoreError
-from keptwork.lifecycle import JOB
 from keptwork.store import NewJob, Store
-from keptwork.store.protocol import Writer
+from keptwork.store.contract.store import Writer
 from tests.conformance.promises import keeps
 from tests.conformance.stage import entity, log, moved, queued
 from tests.conformance.times import SECOND, SetClock

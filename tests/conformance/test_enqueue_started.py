@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from keptwork.lifecycle import JOB
+from keptwork.core.lifecycles import JOB
 from keptwork.store import Job, NewJob, Store
-from keptwork.store.protocol import Writer
-from keptwork.store.records import JOB_COLUMNS
+from keptwork.store.contract.records import JOB_COLUMNS
+from keptwork.store.contract.store import Writer
 from tests.conformance.promises import keeps
 from tests.conformance.stage import LEASE, claim, entity, log, worker
 

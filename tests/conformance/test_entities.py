@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from keptwork.core.ids import public
+from keptwork.core.lifecycles import AGENT, BREAKER, CREW, JOB, LIFECYCLES, RUN, RUN_STEP, WORKSTREAM, WORKSTREAM_STEP
 from keptwork.errors import NotFound, StoreError
-from keptwork.ids import public
-from keptwork.lifecycle import AGENT, BREAKER, CREW, JOB, LIFECYCLES, RUN, RUN_STEP, WORKSTREAM, WORKSTREAM_STEP
 from keptwork.store import Store
-from keptwork.store.protocol import Reader, Writer
-from keptwork.store.records import ITSELF
+from keptwork.store.contract.records import ITSELF
+from keptwork.store.contract.store import Reader, Writer
 from tests.conformance.by_hand import Hand, PostgresHand
 from tests.conformance.promises import keeps
 from tests.conformance.stage import CREATED, NEEDED, entity, log, moved, queued

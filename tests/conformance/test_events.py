@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from keptwork.core.lifecycles import CREW, JOB, RUN
 from keptwork.errors import BadInput
-from keptwork.lifecycle import CREW, JOB, RUN
 from keptwork.store import Event, EventFilter, NewJob, Store
-from keptwork.store.protocol import Reader
+from keptwork.store.contract.store import Reader
 from tests.conformance.by_hand import Hand, PostgresHand
 from tests.conformance.promises import keeps
 from tests.conformance.stage import NEEDED, log, moved, queued, settled, worker

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
+from keptwork.core.lifecycles import JOB, RUN, RUN_STEP, WORKSTREAM, WORKSTREAM_STEP
 from keptwork.errors import StoreError
-from keptwork.lifecycle import JOB, RUN, RUN_STEP, WORKSTREAM, WORKSTREAM_STEP
-from keptwork.store import NewJob, Store, sqlite_session
-from keptwork.store.protocol import Reader, Writer
-from keptwork.store.records import Birth
-from keptwork.store.steps import STEP_COLUMNS, FlowFilter, Output
+from keptwork.store import NewJob, Store
+from keptwork.store.contract.flows_steps import STEP_COLUMNS, FlowFilter, Output
+from keptwork.store.contract.records import Birth
+from keptwork.store.contract.store import Reader, Writer
+from keptwork.store.sqlite import session
 from tests.conformance.promises import keeps
 from tests.conformance.stage import Verbs, claim, entity, log, moved, worker
 from tests.conformance.times import SetClock
@@ -270,7 +271,7 @@ async def test_steps_are_found_by_their_keys(store: Store) -> None:
 async def test_rows_too_large_for_one_statement_are_all_there_in_their_order(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_session, "MOST_IN_AN_ARRAY", 1_000)
+    monkeypatch.setattr(session, "MOST_IN_AN_ARRAY", 1_000)
     rows = [{"flow_id": 7, "name": f"s{place:02}", "position": place, "item": f'"{"x" * 300}"'} for place in range(21)]
     made = await store.create_many(WORKSTREAM_STEP, rows)
     assert made == sorted(set(made))

@@ -10,9 +10,9 @@ from random import Random
 
 import pytest
 
-from keptwork.lifecycle import JOB
+from keptwork.core.lifecycles import JOB
 from keptwork.store import Event, EventFilter, Store, open_store
-from keptwork.store.protocol import Store as Promises
+from keptwork.store.contract.store import Store as Promises
 from tests.conformance.by_hand import hand_on
 from tests.conformance.promises import keeps
 from tests.conformance.stage import eventually, moved, queued, settled, undone

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from keptwork.lifecycle import RUN, RUN_STEP, WORKSTREAM
+from keptwork.core.lifecycles import RUN, RUN_STEP, WORKSTREAM
 from keptwork.store import Store
-from keptwork.store.protocol import Reader, Writer
-from keptwork.store.steps import NewGate
+from keptwork.store.contract.flows_steps import NewGate
+from keptwork.store.contract.store import Reader, Writer
 from tests.conformance.promises import keeps
 from tests.conformance.times import SetClock
 

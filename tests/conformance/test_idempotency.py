@@ -7,11 +7,11 @@ import time
 
 import pytest
 
+from keptwork.core.lifecycles import JOB
 from keptwork.errors import KeyReused, RequestInFlight
-from keptwork.lifecycle import JOB
 from keptwork.store import Store
-from keptwork.store.protocol import Writer
-from keptwork.store.records import Seen
+from keptwork.store.contract.records import Seen
+from keptwork.store.contract.store import Writer
 from tests.conformance.by_hand import Hand
 from tests.conformance.promises import keeps
 from tests.conformance.stage import queued, undone

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from keptwork.lifecycle import JOB
-from keptwork.store import JobFilter, NewJob, Store, job_list
+from keptwork.core.lifecycles import JOB
+from keptwork.store import JobFilter, NewJob, Store
+from keptwork.store.contract import jobs_list
+from keptwork.store.contract.records import QueueSummary
+from keptwork.store.contract.store import Reader
 from keptwork.store.dialect import POSTGRES, SQLITE, Dialect
-from keptwork.store.protocol import Reader
-from keptwork.store.records import QueueSummary
 from tests.conformance.promises import keeps
 from tests.conformance.stage import claim, entity, moved, queued, running, worker
 from tests.conformance.times import SECOND, SetClock
@@ -88,7 +89,7 @@ async def test_states_narrow_one_or_several_or_none(store: Store) -> None:
 @pytest.mark.parametrize("dialect", [SQLITE, POSTGRES], ids=lambda dialect: dialect.name)
 def test_a_state_that_is_not_declared_never_gets_into_a_statement(dialect: Dialect) -> None:
     with pytest.raises(KeyError, match="no state"):
-        job_list.page(dialect, JobFilter(states=("' OR 1=1 --",)), None, 1, True, ("id",))
+        jobs_list.page(dialect, JobFilter(states=("' OR 1=1 --",)), None, 1, True, ("id",))
 
 
 async def test_the_reason_and_the_time_of_the_end_narrow(timed: Store, clock: SetClock) -> None:
@@ -115,9 +116,9 @@ async def test_the_time_when_they_were_made_narrows(timed: Store, clock: SetCloc
 async def test_those_with_a_worker_come_in_the_order_of_their_ids_too(store: Store) -> None:
     """They are found by another index than the rest."""
     ids = sorted(await running(store, await worker(store), 3))
-    rows = await store.jobs(JobFilter(states=job_list.LEASED), limit=2, columns=("id",))
+    rows = await store.jobs(JobFilter(states=jobs_list.LEASED), limit=2, columns=("id",))
     assert [row["id"] for row in rows] == ids[:0:-1]
-    assert await found(store, states=job_list.LEASED) == ids
+    assert await found(store, states=jobs_list.LEASED) == ids
 
 
 async def test_what_was_run_again_is_told_from_what_was_not(store: Store) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from keptwork.lifecycle import JOB
+from keptwork.core.lifecycles import JOB
 from keptwork.store import Store
-from keptwork.store.protocol import Reader, Writer
-from keptwork.store.records import Held
+from keptwork.store.contract.records import Held
+from keptwork.store.contract.store import Reader, Writer
 from tests.conformance.promises import keeps
 from tests.conformance.stage import LEASE, claim, claimed, entity, moved, queued, running, worker
 from tests.conformance.times import SECOND, SetClock

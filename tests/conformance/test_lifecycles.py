@@ -6,8 +6,8 @@ from collections import deque
 
 import pytest
 
-from keptwork.lifecycle import JOB, LIFECYCLES
-from keptwork.lifecycle.replay import replay
+from keptwork.core.lifecycles import JOB, LIFECYCLES
+from keptwork.core.replay import replay
 from keptwork.store import Event, Store
 from tests.conformance.stage import LEASE, NEEDED, claim, entity, log, moved, queued, worker
 from tests.conformance.times import SECOND, SetClock

@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from keptwork.lifecycle import JOB
+from keptwork.core.lifecycles import JOB
 from keptwork.store import Job, NewJob, Store
-from keptwork.store.protocol import Reader, Writer
-from keptwork.store.records import LimitRule
+from keptwork.store.contract.records import LimitRule
+from keptwork.store.contract.store import Reader, Writer
 from tests.conformance.promises import keeps
 from tests.conformance.stage import claim, decided, entity, moved, queued, worker
 from tests.conformance.times import SECOND, SetClock

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from keptwork.store import NewJob, Store, open_store
-from keptwork.store.protocol import Store as Promises
+from keptwork.store.contract.store import Store as Promises
 from tests.conformance.promises import keeps
 from tests.conformance.stage import queued
 

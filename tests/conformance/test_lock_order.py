@@ -11,7 +11,7 @@ import pytest
 
 from keptwork.errors import StoreError
 from keptwork.store import Job, Store, open_store
-from keptwork.store.checkpoints import Save
+from keptwork.store.contract.checkpoints import Save
 from tests.conformance.by_hand import hand_on
 from tests.conformance.stage import LEASE, claim, eventually, queued, worker
 from tests.support.broken_sql import leave_out

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from keptwork.core.lifecycles import JOB, WORKER, Change
 from keptwork.errors import StoreError
-from keptwork.lifecycle import JOB, WORKER, Change
 from keptwork.store import Store
-from keptwork.store.protocol import Writer
+from keptwork.store.contract.store import Writer
 from tests.conformance.promises import keeps
 from tests.conformance.stage import LEASE, claim, decided, entity, log, moved, queued, running, worker
 from tests.conformance.times import SECOND, SetClock

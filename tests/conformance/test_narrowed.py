@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from keptwork.core.lifecycles import JOB
 from keptwork.errors import StoreError
-from keptwork.lifecycle import JOB
 from keptwork.store import NewJob, Store, open_store
-from keptwork.store.postgres import PostgresStore
-from keptwork.store.postgres_connections import AppConnection
-from keptwork.store.protocol import Store as Promises
-from keptwork.store.records import DEFAULT_TENANT
+from keptwork.store.contract.records import DEFAULT_TENANT
+from keptwork.store.contract.store import Store as Promises
+from keptwork.store.postgres.connections import AppConnection
+from keptwork.store.postgres.store import PostgresStore
 from tests.acceptance.write_calls import CALLS, Call, examine
 from tests.conformance.promises import keeps
 from tests.conformance.stage import eventually

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from keptwork.lifecycle import RUN
+from keptwork.core.lifecycles import RUN
 from keptwork.store import Store, Transaction, open_store
-from keptwork.store.outbox import MOST_ATTEMPTS, Delivery, NewDelivery
-from keptwork.store.protocol import Reader, Writer
+from keptwork.store.contract.outbox import MOST_ATTEMPTS, Delivery, NewDelivery
+from keptwork.store.contract.store import Reader, Writer
 from tests.conformance.promises import keeps
 from tests.conformance.stage import undone
 from tests.conformance.times import SetClock

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from keptwork.lifecycle import BREAKER, JOB, LIFECYCLES, RUN, WORKSTREAM, WORKSTREAM_STEP, override
-from keptwork.service.audit import verify
+from keptwork.audit.verify import verify
+from keptwork.core.lifecycles import BREAKER, JOB, LIFECYCLES, RUN, WORKSTREAM, WORKSTREAM_STEP, override
 from keptwork.store import NewJob, Store
-from keptwork.store.protocol import Reader, Writer
-from keptwork.store.records import Birth
-from keptwork.store.steps import NewGate
+from keptwork.store.contract.flows_steps import NewGate
+from keptwork.store.contract.records import Birth
+from keptwork.store.contract.store import Reader, Writer
 from tests.conformance.promises import keeps
 from tests.conformance.stage import CREATED, NEEDED, claim, entity, log, moved, queued, running, started, worker
 

@@ -9,11 +9,11 @@ import apsw
 import asyncpg
 import pytest
 
+from keptwork.core.lifecycles import JOB
 from keptwork.errors import BadInput, StoreError
-from keptwork.lifecycle import JOB
 from keptwork.store import NewJob, Store
-from keptwork.store.protocol import Store as Promises
-from keptwork.store.protocol import Transaction
+from keptwork.store.contract.store import Store as Promises
+from keptwork.store.contract.store import Transaction
 from tests.conformance.promises import keeps
 from tests.conformance.stage import claim, log, queued, undone, worker
 

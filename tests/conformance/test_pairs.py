@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from keptwork.lifecycle import LIFECYCLES, Change, Verb, decide, insist
-from keptwork.service import audit
+from keptwork.audit import verify
+from keptwork.core.lifecycles import LIFECYCLES, Change, Verb, decide, insist
 from keptwork.store import EventFilter, Store
-from keptwork.store.protocol import Writer
+from keptwork.store.contract.store import Writer
 from tests.conformance.promises import keeps
 
 BOTH = "A pair of moves has two events, one after the other"
@@ -47,7 +47,7 @@ async def test_a_pair_is_one_write_with_two_events_record_by_record(store: Store
     for row in await store.rows(LIFECYCLES[kind], [row["id"] for row in rows]):
         assert (row["seq"], row["job_id"], row["attempts"], row["cost_micros"]) == (3, 17, 1, 5)
         assert row["completed_at"] is not None
-    assert list((await audit.verify(store)).problems) == []
+    assert list((await verify.verify(store)).problems) == []
 
 
 @keeps(Writer.apply, "A combined move has two events in sequence")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from keptwork.lifecycle import JOB
+from keptwork.core.lifecycles import JOB
 from keptwork.store import NewJob, Store
-from keptwork.store.protocol import Reader
-from keptwork.store.records import Place
+from keptwork.store.contract.records import Place
+from keptwork.store.contract.store import Reader
 from tests.conformance.promises import keeps
 from tests.conformance.stage import moved, queued
 

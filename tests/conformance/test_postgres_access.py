@@ -9,13 +9,13 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
+from keptwork.audit.verify import verify
+from keptwork.core.lifecycles import JOB
 from keptwork.errors import HoldsNoRows, NotPermitted, SeesNoRows
-from keptwork.lifecycle import JOB
-from keptwork.service import migrate as service
-from keptwork.service.audit import verify
 from keptwork.store import Store, open_store
-from keptwork.store.postgres_access import TABLES, restore_access
-from keptwork.store.protocol import Store as Promises
+from keptwork.store import upgrade_migrate as service
+from keptwork.store.contract.store import Store as Promises
+from keptwork.store.postgres.row_security import TABLES, restore_access
 from tests.conformance.promises import keeps
 from tests.conformance.stage import queued, settled
 from tests.support import postgres_server as postgres

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from keptwork import ids
-from keptwork.lifecycle import JOB
+from keptwork.core import ids
+from keptwork.core.lifecycles import JOB
 from keptwork.store import NewJob, Store
-from keptwork.store.postgres import PostgresStore
-from keptwork.store.postgres_keys import PAGE_LIFE_SECONDS, PAGE_SIZE, KeyPages
+from keptwork.store.postgres.batches_keys import PAGE_LIFE_SECONDS, PAGE_SIZE, KeyPages
+from keptwork.store.postgres.store import PostgresStore
 
 pytestmark = pytest.mark.acceptance
 

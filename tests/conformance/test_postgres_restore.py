@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
-from keptwork.lifecycle import JOB
-from keptwork.service.audit import verify
-from keptwork.service.seals import seal
+from keptwork.audit.seals import seal
+from keptwork.audit.verify import verify
+from keptwork.core.lifecycles import JOB
 from keptwork.store import Event, Store, open_store
 from tests.conformance.stage import claimed, entity, log, moved, queued, settled, worker
 from tests.conformance.test_follow import following, until

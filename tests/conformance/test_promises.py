@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
-from keptwork.store import protocol
+from keptwork.store.contract import store
 from tests.conformance.promises import KEPT, clauses, name_of
 
 HERE = Path(__file__).parent
@@ -15,7 +15,7 @@ HERE = Path(__file__).parent
 
 def promised() -> Iterator[tuple[str, str]]:
     """Every clause of every docstring of the protocol, with the verb it is said of."""
-    for kind in (protocol.Reader, protocol.Writer, protocol.Transaction, protocol.Store):
+    for kind in (store.Reader, store.Writer, store.Transaction, store.Store):
         yield from ((kind.__name__, clause) for clause in clauses(kind))
         for name, verb in vars(kind).items():
             if not name.startswith("_") and (inspect.isfunction(verb) or isinstance(verb, property)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from keptwork.store import NewJob, Store
-from keptwork.store.protocol import Writer
+from keptwork.store.contract.store import Writer
 from tests.conformance.by_hand import Hand
 from tests.conformance.promises import keeps
 from tests.conformance.stage import claim, queued, worker

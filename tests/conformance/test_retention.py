@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from keptwork.lifecycle import JOB, WORKER
+from keptwork.core.lifecycles import JOB, WORKER
 from keptwork.store import NewJob, Store
-from keptwork.store.protocol import Reader, Writer
-from keptwork.store.records import Expiry
+from keptwork.store.contract.records import Expiry
+from keptwork.store.contract.store import Reader, Writer
 from tests.conformance.promises import keeps
 from tests.conformance.stage import claim, log, moved, queued, running, undone, worker
 from tests.conformance.times import SECOND, SetClock

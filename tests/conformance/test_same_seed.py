@@ -7,9 +7,9 @@ import random
 from itertools import count
 from pathlib import Path
 
-from keptwork.clock import ManualClock
+from keptwork.core.clock import ManualClock
+from keptwork.core.lifecycles import JOB, WORKER, Token, decide, insist
 from keptwork.errors import InvalidTransition
-from keptwork.lifecycle import JOB, WORKER, Token, decide, insist
 from keptwork.store import Job, NewJob, Store, open_store
 
 STEPS = 400

@@ -8,12 +8,12 @@ import apsw
 import asyncpg
 import pytest
 
-from keptwork.lifecycle import JOB
-from keptwork.schedule import Rule
-from keptwork.service import schedules as service
+from keptwork.core.lifecycles import JOB
+from keptwork.core.schedule_rules import Rule
+from keptwork.jobs import schedules as service
 from keptwork.store import NewJob, Store
-from keptwork.store.protocol import Reader, Writer
-from keptwork.store.schedules import Plan, Schedule
+from keptwork.store.contract.queues import Plan, Schedule
+from keptwork.store.contract.store import Reader, Writer
 from tests.conformance.by_hand import Hand
 from tests.conformance.promises import keeps
 from tests.conformance.times import SECOND, SetClock

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from keptwork.store import Store
-from keptwork.store.protocol import Reader, Writer
-from keptwork.store.seals import NewSeal, Seal
+from keptwork.store.contract.events_seals import NewSeal, Seal
+from keptwork.store.contract.store import Reader, Writer
 from tests.conformance.promises import keeps
 from tests.conformance.times import SetClock
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from keptwork.lifecycle import JOB
+from keptwork.core.lifecycles import JOB
 from keptwork.store import Job, Store
-from keptwork.store.protocol import Reader
-from keptwork.store.signals import NewSignal
+from keptwork.store.contract.store import Reader
+from keptwork.store.contract.waits_signals import NewSignal
 from tests.conformance.promises import keeps
 from tests.conformance.stage import claim, moved, queued, worker
 from tests.conformance.waiting import LATER, due

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from keptwork.lifecycle import JOB
+from keptwork.core.lifecycles import JOB
 from keptwork.store import Job, Store, open_store
-from keptwork.store.protocol import Reader, Writer
-from keptwork.store.signals import EVERYONE, NewSignal, Sent, Signal
+from keptwork.store.contract.store import Reader, Writer
+from keptwork.store.contract.waits_signals import EVERYONE, NewSignal, Sent, Signal
 from tests.conformance.promises import keeps
 from tests.conformance.stage import Verbs, claim, decided, moved, queued, undone, worker
 from tests.conformance.times import SetClock
@@ -160,7 +160,7 @@ async def test_the_test_above_notices_a_store_without_the_lock(
 
 
 async def test_and_one_that_does_not_look_again(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("keptwork.store.wakes._note_wait", lambda found, change: None)
+    monkeypatch.setattr("keptwork.store.contract.waits._note_wait", lambda found, change: None)
     store = await open_store(database_url)
     try:
         assert not await sent_before_the_wait_is_written(store)

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from hypothesis.errors import Flaky
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
+from keptwork.core.lifecycles import JOB
 from keptwork.errors import StoreError
-from keptwork.lifecycle import JOB
 from keptwork.store import NewJob
 from tests.conformance.plain_model import JOB_MOVES, WORKER_MOVES, PlainJob, PlainStore, Wish
 from tests.conformance.sides import MS, Side, Stores

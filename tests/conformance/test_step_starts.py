@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from keptwork.lifecycle import JOB, LIFECYCLES, RUN, WORKSTREAM, Lifecycle
-from keptwork.service.audit import verify
+from keptwork.audit.verify import verify
+from keptwork.core.lifecycles import JOB, LIFECYCLES, RUN, WORKSTREAM, Lifecycle
 from keptwork.store import NewJob, Store, open_store
-from keptwork.store.protocol import Writer
+from keptwork.store.contract.store import Writer
 from tests.conformance.by_hand import Hand, hand_on
 from tests.conformance.promises import keeps
 from tests.conformance.stage import LEASE, claim, entity, log, moved, worker

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from keptwork.lifecycle import JOB, WORKER
+from keptwork.core.lifecycles import JOB, WORKER
 from keptwork.store import Store
-from keptwork.store.protocol import Reader, Writer
-from keptwork.store.records import Telemetry
+from keptwork.store.contract.records import Telemetry
+from keptwork.store.contract.store import Reader, Writer
 from tests.conformance.promises import keeps
 from tests.conformance.stage import log, worker
 from tests.conformance.times import SECOND, SetClock

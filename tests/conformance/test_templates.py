@@ -8,8 +8,8 @@ import pytest
 
 from keptwork.errors import StoreError
 from keptwork.store import Store
-from keptwork.store.protocol import Reader, Writer
-from keptwork.store.templates import NewTemplate, Template
+from keptwork.store.contract.flows_templates import NewTemplate, Template
+from keptwork.store.contract.store import Reader, Writer
 from tests.conformance.promises import keeps
 
 OURS = 1

@@ -7,24 +7,24 @@ import asyncio
 import asyncpg
 import pytest
 
+from keptwork.core.lifecycles import JOB, WORKER
+from keptwork.core.schedule_rules import Rule
 from keptwork.errors import StoreError
-from keptwork.lifecycle import JOB, WORKER
-from keptwork.schedule import Rule
 from keptwork.store import Blob, NewJob, Store
-from keptwork.store.agents import AgentAudit
-from keptwork.store.api_keys import NewApiKey
-from keptwork.store.approvals import NewApproval
-from keptwork.store.budgets import NewBudget, NewCharge
-from keptwork.store.checkpoints import Save
-from keptwork.store.outbox import NewDelivery
-from keptwork.store.postgres import PostgresStore, PostgresTransaction
-from keptwork.store.protocol import Reader, Writer
-from keptwork.store.protocol import Store as Promises
-from keptwork.store.records import Counter, Expiry, LimitRule
-from keptwork.store.schedules import Schedule
-from keptwork.store.signals import NewSignal
-from keptwork.store.templates import NewTemplate
-from keptwork.store.transcripts import NewLine
+from keptwork.store.contract.access import NewApiKey
+from keptwork.store.contract.agents import AgentAudit
+from keptwork.store.contract.agents_transcripts import NewLine
+from keptwork.store.contract.budgets import NewBudget, NewCharge
+from keptwork.store.contract.checkpoints import Save
+from keptwork.store.contract.flows_templates import NewTemplate
+from keptwork.store.contract.outbox import NewDelivery
+from keptwork.store.contract.queues import Schedule
+from keptwork.store.contract.records import Counter, Expiry, LimitRule
+from keptwork.store.contract.store import Reader, Writer
+from keptwork.store.contract.store import Store as Promises
+from keptwork.store.contract.waits_approvals import NewApproval
+from keptwork.store.contract.waits_signals import NewSignal
+from keptwork.store.postgres.store import PostgresStore, PostgresTransaction
 from tests.conformance.promises import keeps
 from tests.conformance.stage import CREATED, NEEDED, claim, decided, entity, log, moved, queued, worker
 from tests.support.postgres_server import PostgresServer

@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
+from keptwork.core.lifecycles import JOB, RUN, WORKER
 from keptwork.errors import StoreError
-from keptwork.lifecycle import JOB, RUN, WORKER
 from keptwork.store import NewJob, Store, open_store
-from keptwork.store.protocol import Reader, Transaction, Writer
-from keptwork.store.protocol import Store as Promises
+from keptwork.store.contract.store import Reader, Transaction, Writer
+from keptwork.store.contract.store import Store as Promises
 from tests.conformance.promises import keeps
 from tests.conformance.stage import claim, claimed, decided, entity, log, moved, queued, worker
 

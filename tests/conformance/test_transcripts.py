@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from keptwork.lifecycle import JOB
+from keptwork.core.lifecycles import JOB
 from keptwork.store import Blob, Job, Store, Transaction, open_store
-from keptwork.store.protocol import Reader, Writer
-from keptwork.store.transcripts import Line, NewLine
+from keptwork.store.contract.agents_transcripts import Line, NewLine
+from keptwork.store.contract.store import Reader, Writer
 from tests.conformance.by_hand import Hand
 from tests.conformance.promises import keeps
 from tests.conformance.stage import lost_jobs, moved, started, undone

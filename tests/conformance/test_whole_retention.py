@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from keptwork.lifecycle import AGENT, CREW, JOB, RUN, RUN_STEP, WORKSTREAM, Lifecycle
+from keptwork.core.lifecycles import AGENT, CREW, JOB, RUN, RUN_STEP, WORKSTREAM, Lifecycle
 from keptwork.store import NewJob, Store, open_store
-from keptwork.store.budgets import Closing, NewBudget, NewCharge
-from keptwork.store.outbox import NewDelivery
-from keptwork.store.protocol import Reader, Writer
-from keptwork.store.records import Expiry
-from keptwork.store.schedules import SCHEDULER
-from keptwork.store.steps import NewGate
+from keptwork.store.contract.budgets import Closing, NewBudget, NewCharge
+from keptwork.store.contract.flows_steps import NewGate
+from keptwork.store.contract.outbox import NewDelivery
+from keptwork.store.contract.queues import SCHEDULER
+from keptwork.store.contract.records import Expiry
+from keptwork.store.contract.store import Reader, Writer
 from tests.conformance.promises import keeps
 from tests.conformance.stage import log, moved, queued, running, undone, worker
 from tests.conformance.times import SECOND, SetClock

@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from keptwork.lifecycle import WORKER
+from keptwork.core.lifecycles import WORKER
 from keptwork.store import Store
-from keptwork.store.protocol import Reader, Writer
-from keptwork.store.records import JobFilter, Standing, WorkerFilter
+from keptwork.store.contract.records import JobFilter, Standing, WorkerFilter
+from keptwork.store.contract.store import Reader, Writer
 from tests.conformance.promises import keeps
 from tests.conformance.stage import entity, log, moved, running, worker
 from tests.conformance.times import SECOND, SetClock

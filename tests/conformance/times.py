@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from keptwork.clock import ManualClock
+from keptwork.core.clock import ManualClock
 from tests.conformance.by_hand import Hand
 
 START = 1_800_000_000_000_000

@@ -9,8 +9,8 @@ import httpx
 from playwright.sync_api import expect
 
 from keptwork import Context
-from keptwork.flow.definition import Flow
-from keptwork.service import flows
+from keptwork.flows import commands as flows
+from keptwork.flows.definition import Flow
 from tests.dashboard.conftest import Opens, SignedIn
 from tests.http.conftest import OURS, READER, THEIRS, Running
 from tests.http.flow_stage import SIGNED, beside, run, worker_beside, workstream

@@ -5,8 +5,8 @@ from __future__ import annotations
 import httpx
 from playwright.sync_api import expect
 
-from keptwork.breaker import Breaker
-from keptwork.service import breakers
+from keptwork.jobs import breakers
+from keptwork.jobs.breaker import Breaker
 from keptwork.store import NewJob, Store
 from tests.dashboard.conftest import Opens, SignedIn, next_page
 from tests.http.conftest import READER, THEIRS, Running

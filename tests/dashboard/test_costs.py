@@ -5,12 +5,12 @@ from __future__ import annotations
 import httpx
 from playwright.sync_api import expect
 
-from keptwork.budget import day_name, day_of
-from keptwork.lifecycle import JOB
-from keptwork.service import budget_caps
-from keptwork.service.entities import public_id
+from keptwork.agents import budget_caps
+from keptwork.core.ids_entities import public_id
+from keptwork.core.lifecycles import JOB
+from keptwork.core.money import day_name, day_of
 from keptwork.store import NewJob, Store
-from keptwork.store.budgets import Closing, NewBudget, NewCharge
+from keptwork.store.contract.budgets import Closing, NewBudget, NewCharge
 from tests.dashboard.conftest import Opens, SignedIn, next_page
 from tests.http.conftest import READER, THEIRS, Running
 from tests.http.test_budgets import held, spent

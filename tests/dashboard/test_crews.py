@@ -8,7 +8,7 @@ import httpx
 from playwright.sync_api import expect
 
 from keptwork import Keptwork
-from keptwork.service import crews
+from keptwork.crews import commands as crews
 from tests.dashboard.conftest import Opens, SignedIn, next_page
 from tests.http.conftest import READER, THEIRS, Running
 from tests.http.flow_stage import beside, worker_beside

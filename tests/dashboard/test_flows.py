@@ -10,10 +10,10 @@ import httpx
 import pytest
 from playwright.sync_api import expect
 
-from keptwork.dashboard.graph import MOST_STEPS
-from keptwork.flow.definition import Flow
-from keptwork.service import flows
-from keptwork.service.flow_scene import Actor
+from keptwork.dashboard.flow_graph import MOST_STEPS
+from keptwork.flows import commands as flows
+from keptwork.flows.definition import Flow
+from keptwork.flows.transaction import Actor
 from tests.dashboard.conftest import Opens, SignedIn
 from tests.http.conftest import OURS, READER, THEIRS, Running
 from tests.http.flow_stage import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as Xml
 
-from keptwork.dashboard.graph import MOST_STEPS, Box, drawn, needed
+from keptwork.dashboard.flow_graph import MOST_STEPS, Box, drawn, needed
 
 SVG = "{http://www.w3.org/2000/svg}"
 

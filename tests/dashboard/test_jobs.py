@@ -10,7 +10,8 @@ import httpx
 import pytest
 from playwright.sync_api import expect
 
-from keptwork import Keptwork, ids
+from keptwork import Keptwork
+from keptwork.core import ids
 from keptwork.dashboard.pages import jobs
 from keptwork.store import NewJob
 from tests.dashboard.conftest import Opens, SignedIn

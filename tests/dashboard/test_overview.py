@@ -10,11 +10,12 @@ import httpx
 import pytest
 from playwright.sync_api import Page, expect
 
-from keptwork.dashboard import chart
+from keptwork.core.lifecycles import JOB
+from keptwork.dashboard import charts
 from keptwork.dashboard.pages import overview as page
-from keptwork.lifecycle import JOB
-from keptwork.service import queues, roll_up
-from keptwork.service.throughput import MINUTES, Minute
+from keptwork.diagnostics.overview_throughput import MINUTES, Minute
+from keptwork.jobs import limits_queues
+from keptwork.observability import stats_roll_up
 from keptwork.store import NewJob, Store
 from tests.conformance.stage import claim, moved, worker
 from tests.dashboard.conftest import Opens, SignedIn
@@ -57,7 +58,7 @@ def test_what_needs_somebody_is_told_with_the_way_there(running: Running, site: 
         workstream(client)
     open_breaker(running)
     running.do(lambda store: busy(store, running.ours))
-    running.do(lambda store: queues.pause(store, running.ours, "emails"))
+    running.do(lambda store: limits_queues.pause(store, running.ours, "emails"))
     text = site.get("/ui/").text
     assert figures(text) == {
         "open approval": "1",
@@ -120,7 +121,7 @@ def test_what_users_called_things_is_shown_as_text(running: Running, site: httpx
 
 
 def test_what_was_not_counted_yet_is_said_to_be_coming(running: Running, site: httpx.Client, monkeypatch):
-    running.do(lambda store: roll_up.roll_up(store))
+    running.do(lambda store: stats_roll_up.roll_up(store))
     monkeypatch.setattr(page, "COUNTED_AT_ONCE", 2)
     running.do(lambda store: store.enqueue([NewJob("fetch", tenant_id=running.ours)] * 5))
     first = site.get("/ui/").text
@@ -134,11 +135,11 @@ def test_what_was_not_counted_yet_is_said_to_be_coming(running: Running, site: h
 @pytest.mark.parametrize("known", [0, 1, MINUTES])
 def test_a_chart_has_a_bar_for_every_minute_in_which_something_ended(known: int):
     minutes = [Minute(number * 60_000_000, 5, number % 3, number % 2) for number in range(known)]
-    drawn = str(chart.minutes(minutes))
+    drawn = str(charts.minutes(minutes))
     assert drawn.count("<g>") == sum(1 for minute in minutes if minute.ended)
     assert 'role="img"' in drawn
     highs = [int(high) for high in re.findall(r'height="(\d+)"', drawn.partition("<line")[2])]
-    assert all(0 < high <= chart.HEIGHT for high in highs)
+    assert all(0 < high <= charts.HEIGHT for high in highs)
 
 
 # --- in a browser

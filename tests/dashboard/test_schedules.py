@@ -5,9 +5,9 @@ from __future__ import annotations
 import httpx
 from playwright.sync_api import expect
 
-from keptwork.schedule import Rule
+from keptwork.core.schedule_rules import Rule
 from keptwork.store import NewJob, Store
-from keptwork.store.schedules import Schedule
+from keptwork.store.contract.queues import Schedule
 from tests.dashboard.conftest import Opens, SignedIn, next_page
 from tests.http.conftest import READER, THEIRS, Running
 from tests.http.flow_stage import GRAPH

@@ -6,9 +6,9 @@ import doctest
 
 import pytest
 
-from keptwork.dashboard import timeline as module
-from keptwork.dashboard.timeline import MOST_ROUNDS, MOST_TICKS, THINNEST, timeline
-from keptwork.lifecycle import JOB
+from keptwork.core.lifecycles import JOB
+from keptwork.dashboard import charts_timeline as module
+from keptwork.dashboard.charts_timeline import MOST_ROUNDS, MOST_TICKS, THINNEST, timeline
 from keptwork.store import Event
 
 S = 1_000_000

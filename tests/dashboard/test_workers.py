@@ -6,9 +6,9 @@ import httpx
 import pytest
 from playwright.sync_api import expect
 
-from keptwork import ids
-from keptwork.lifecycle import WORKER
-from keptwork.service import workers
+from keptwork.core import ids
+from keptwork.core.lifecycles import WORKER
+from keptwork.workers import commands as workers
 from tests.conformance.stage import worker as stage_worker
 from tests.dashboard.conftest import Opens, SignedIn
 from tests.dashboard.stage import HOSTILE, buttons, is_harmless, links

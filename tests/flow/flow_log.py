@@ -14,13 +14,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from keptwork.flow.definition import Flow, Step
-from keptwork.flow.phase import Phase, phases
-from keptwork.lifecycle import JOB, LIFECYCLES
-from keptwork.service.definitions import KINDS, shape
+from keptwork.core.lifecycles import JOB, LIFECYCLES
+from keptwork.flows.compiled import KINDS, shape
+from keptwork.flows.definition import Flow, Step
+from keptwork.flows.plan_phase import Phase, phases
 from keptwork.store import Store
-from keptwork.store.records import Event, EventFilter
-from keptwork.store.steps import FlowFilter
+from keptwork.store.contract.flows_steps import FlowFilter
+from keptwork.store.contract.records import Event, EventFilter
 
 PAGE = 1_000
 BEGINNING = ("dependencies_met", "claim", "open_gate")

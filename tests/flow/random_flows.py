@@ -12,22 +12,23 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any
 
+from keptwork.diagnostics.doctor import runner
 from keptwork.errors import AlreadyDecided, BadInput, InvalidTransition
-from keptwork.flow.definition import Flow
-from keptwork.flow.phase import Phase, phases
-from keptwork.flow.shape import Shape
+from keptwork.flows import commands as flows
+from keptwork.flows.compiled import KINDS, shape
+from keptwork.flows.definition import Flow
+from keptwork.flows.inline_batch import Carried, Stretch
+from keptwork.flows.plan_phase import Phase, phases
+from keptwork.flows.plan_shape import Shape
+from keptwork.flows.steps.crew import SHARE
+from keptwork.flows.steps.kind import DEATHS
+from keptwork.flows.transaction import Actor
+from keptwork.jobs import complete, outcome
+from keptwork.maintenance import reconciler_crew_mend
+from keptwork.maintenance.expired_leases import Reaper
+from keptwork.maintenance.periodic_outage import Outage
 from keptwork.outcomes import Cancel, PermanentError, Snooze
-from keptwork.service import crew_mend, flows, settle
-from keptwork.service.definitions import KINDS, shape
-from keptwork.service.doctor import rounds
-from keptwork.service.flow_scene import Actor
-from keptwork.service.step_crews import SHARE
-from keptwork.service.step_jobs import DEATHS
-from keptwork.service.stretch import Carried, Stretch
 from keptwork.store import Job
-from keptwork.worker import settlement
-from keptwork.worker.outage import Outage
-from keptwork.worker.reaper import Reaper
 from tests.conformance.stage import worker
 from tests.support.database_time import Timed
 
@@ -177,9 +178,9 @@ class Driver:
         count = self._chance.randint(1, 6)
         batch, self._hands = self._hands[:count], self._hands[count:]
         said = [(job, await self._said(job)) for job in batch]
-        changes = [settlement.settle(job, None, what, self._chance.random, f"w:{job.owner}") for job, what in said]
+        changes = [outcome.settle(job, None, what, self._chance.random, f"w:{job.owner}") for job, what in said]
         if changes:
-            await settle.applied(self._store, sorted(changes, key=lambda change: change.move.trigger))
+            await complete.applied(self._store, sorted(changes, key=lambda change: change.move.trigger))
 
     async def _said(self, job: Job) -> Any:
         drawn = self._chance.random()
@@ -188,9 +189,9 @@ class Driver:
             self._failures[job.id] += 1
             if job.kind != SHARE:  # as workers do, who do not count the deaths of others
                 error.final = self._failures[job.id] >= job.max_attempts - DEATHS  # type: ignore[union-attr]
-            return settlement.Raised(error)
+            return outcome.Raised(error)
         if drawn < FAILING + 0.06:
-            return self._chance.choice((Snooze("1s"), settlement.Release(), Cancel("no longer wanted")))
+            return self._chance.choice((Snooze("1s"), outcome.Release(), Cancel("no longer wanted")))
         return await self._stretch(job, {"value": self._chance.randint(0, 9)})
 
     async def _stretch(self, job: Job, output: dict[str, int]) -> Any:
@@ -230,7 +231,7 @@ class Driver:
         await self._timed.advance(self._chance.choice((1_000, 1_000_000, 100_000_000, HOUR_US)))
         await Reaper(self._store, lambda: None, Outage()).run_once()
         await flows.wake(self._store)
-        await crew_mend.mend(self._store)
+        await reconciler_crew_mend.mend(self._store)
 
     async def _answer(self) -> None:
         gates = await self._open_gates()
@@ -270,5 +271,5 @@ class Driver:
                 await getattr(flows, what)(self._store, ref, actor)
         except (BadInput, InvalidTransition):
             return  # it could not be done, and was said to be so
-        found = await rounds.examine_flow(self._store, ref)
+        found = await runner.examine_flow(self._store, ref)
         self.amiss += [f"after {what}: {one.check}: {one.says}" for one in found if one.check not in NOT_AMISS]

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from keptwork import Keptwork
-from keptwork.flow.definition import Flow
-from keptwork.service import flows
+from keptwork.flows import commands as flows
+from keptwork.flows.definition import Flow
 from keptwork.store import Store
 
 

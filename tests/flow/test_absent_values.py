@@ -10,9 +10,10 @@ import pytest
 
 from keptwork import Keptwork
 from keptwork.errors import BadFlow
-from keptwork.flow.check import load
-from keptwork.service import flows, forks
-from keptwork.service.flow_scene import Actor
+from keptwork.flows import commands as flows
+from keptwork.flows import forks
+from keptwork.flows.transaction import Actor
+from keptwork.flows.validation import load
 from tests.flow.stage import flow_of, ran, returning, worked
 
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keptwork.errors import BadFlow
-from keptwork.flow.check import load, misfit
-from keptwork.flow.definition import VALUES, Input
-from keptwork.flow.inputs import from_text
+from keptwork.flows.definition import VALUES, Input
+from keptwork.flows.validation import load, misfit
+from keptwork.flows.validation_inputs import from_text
 
 RELEASE = """name: release-check
 kind: workstream

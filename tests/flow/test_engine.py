@@ -10,17 +10,22 @@ from typing import Any
 
 import pytest
 
-from keptwork import Keptwork, ids
-from keptwork.clock import ManualClock
+from keptwork import Keptwork
+from keptwork.core import ids
+from keptwork.core.clock import ManualClock
+from keptwork.core.lifecycles import JOB
+from keptwork.diagnostics import overrides
 from keptwork.errors import BadInput, BelongsToStep
-from keptwork.flow.definition import Flow
-from keptwork.flow.phase import Phase, phases
-from keptwork.lifecycle import JOB
+from keptwork.flows import commands as flows
+from keptwork.flows import create
+from keptwork.flows import engine as advance
+from keptwork.flows.definition import Flow
+from keptwork.flows.plan_phase import Phase, phases
+from keptwork.flows.transaction import Actor, Row, Scene
+from keptwork.jobs import complete, outcome, queries
+from keptwork.maintenance import reconciler_lost_steps
 from keptwork.outcomes import PermanentError
-from keptwork.service import advance, flows, jobs, launch, lost_steps, overrides, settle
-from keptwork.service.flow_scene import Actor, Row, Scene
 from keptwork.store import Store, open_store
-from keptwork.worker import settlement
 from tests.conformance.stage import worker
 
 ORDER: list[str] = []
@@ -241,7 +246,7 @@ async def test_the_job_of_a_step_is_not_run_again_without_its_step(app: Keptwork
     ref, store = await carried_out(app, definition)
     (row,) = await store.steps(ref.id)
     with pytest.raises(BelongsToStep, match="steps reset step_"):
-        await jobs.retry(store, 1, ids.public("job", row["job_id"]))
+        await queries.retry(store, 1, ids.public("job", row["job_id"]))
 
 
 def test_no_job_may_be_called_as_those_of_steps_are() -> None:
@@ -338,7 +343,7 @@ async def test_a_flow_whose_next_steps_cannot_be_found_out_does_not_end_the_work
     monkeypatch.setattr(advance, "go_on", goes_wrong)
     other = await flows.start(store, flow(step("a"), step("b", "a")))
     await app.work(until_idle=True)
-    assert await lost_steps.catch_up(store) == 0  # nor whoever looks for what was lost
+    assert await reconciler_lost_steps.catch_up(store) == 0  # nor whoever looks for what was lost
     assert (await states(store, other))[0] == "S_SUCCESS"
     assert (await states(store, broken))[1] == {"a": "S_RUNNING", "b": "S_PENDING"}
     (row,) = await store.steps(broken.id, names=["a"])
@@ -408,11 +413,11 @@ async def test_the_same_failure_told_again_after_a_new_round_began_changes_nothi
     """The answer was lost; by the time it is sent again, the step has been reset and has another job."""
     ref = await flows.start(store, flow(step("a")))
     (job,) = await store.claim(await worker(store), ["default"], 1, 60_000_000, claim_id=1, start=True)
-    failure = settlement.settle(job, None, settlement.Raised(PermanentError("no")), lambda: 0.5, "w:1")
-    assert await settle.applied(store, [failure]) == []
+    failure = outcome.settle(job, None, outcome.Raised(PermanentError("no")), lambda: 0.5, "w:1")
+    assert await complete.applied(store, [failure]) == []
     await flows.retry(store, ref, Actor("ann"))
     before = await store.event_count()
-    assert await settle.applied(store, [failure]) == []
+    assert await complete.applied(store, [failure]) == []
     assert await store.event_count() == before
     assert await states(store, ref) == ("S_RUNNING", {"a": "S_PENDING"})
 
@@ -480,8 +485,8 @@ async def test_a_definition_that_was_not_kept_after_all_is_not_taken_for_the_nex
         await launched_in_full(*_, **__)
         raise BadInput(what="too late")
 
-    store, launched_in_full = await open_store("sqlite:///:memory:", clock=ManualClock()), launch.launched
-    monkeypatch.setattr(launch, "launched", launched)
+    store, launched_in_full = await open_store("sqlite:///:memory:", clock=ManualClock()), create.launched
+    monkeypatch.setattr(create, "launched", launched)
     with pytest.raises(BadInput, match="too late"):
         await flows.start(store, flow(step("a"), step("b")))
     monkeypatch.undo()

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keptwork.flow.expression import Wrong, condition, filled, met, reference, references, unclosed
-from keptwork.flow.plan import looking
+from keptwork.flows.expression import Wrong, condition, filled, met, reference, references, unclosed
+from keptwork.flows.plan import looking
 
 VALUES: dict[str, Any] = {"a": {"n": 3, "text": "x; rm -rf /", "list": [1, {"k": None}], "ok": True}}
 

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from keptwork import Keptwork
+from keptwork.core.lifecycles import RUN_STEP, WORKSTREAM_STEP
 from keptwork.errors import AlreadyDecided, ApprovalChanged, BadInput, InvalidTransition, KeptworkError
-from keptwork.flow.definition import Flow
-from keptwork.lifecycle import RUN_STEP, WORKSTREAM_STEP
-from keptwork.service import flows, gates
-from keptwork.service.flow_scene import Actor
+from keptwork.flows import commands as flows
+from keptwork.flows.definition import Flow
+from keptwork.flows.steps import approval
+from keptwork.flows.transaction import Actor
 from keptwork.store import Store, open_store
-from keptwork.store.records import EventFilter
+from keptwork.store.contract.records import EventFilter
 from tests.conformance.stage import worker
 from tests.support.database_time import open_timed
 
@@ -100,7 +101,7 @@ async def test_the_check_catches_answers_that_are_written_without_a_look(
         gate = await scene.tx.gate(scene.tenant_id, step["id"])
         return gate._replace(decision=decision)
 
-    monkeypatch.setattr(gates, "decide_gate", careless)
+    monkeypatch.setattr(approval, "decide_gate", careless)
     told, ends, _ = await raced(database_url, "workstream")
     assert faults(told, ends) != []
 
@@ -134,12 +135,12 @@ async def test_if_what_it_releases_has_changed_it_is_asked_anew(store: Store, mo
     (step, *_) = await store.steps(ref.id)
     first = await store.gate(1, step["id"])
     assert first is not None
-    released = gates.released
+    released = approval.released
 
     async def other(scene: Any, name: str) -> Any:
         return [*await released(scene, name), {"step": "another"}]
 
-    monkeypatch.setattr(gates, "released", other)
+    monkeypatch.setattr(approval, "released", other)
     with pytest.raises(ApprovalChanged):
         await flows.decide_gate(store, step, "approved", by="ann")
     second = await store.gate(1, step["id"])

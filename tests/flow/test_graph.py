@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keptwork.flow import graph
+from keptwork.flows import graph
 
 NAMES = [f"s{number}" for number in range(12)]
 GRAPHS = st.dictionaries(st.sampled_from(NAMES), st.lists(st.sampled_from(NAMES), unique=True, max_size=4)).map(

@@ -15,20 +15,23 @@ from typing import Any
 import pytest
 
 from keptwork import Context, Keptwork
+from keptwork.audit import verify
+from keptwork.core.ids_entities import public_id
+from keptwork.core.lifecycles import JOB, WORKSTREAM_STEP
+from keptwork.diagnostics import overrides, why_flows
+from keptwork.diagnostics.doctor import runner
 from keptwork.errors import BadFlow
-from keptwork.flow import check
-from keptwork.flow.definition import Flow
-from keptwork.lifecycle import JOB, WORKSTREAM_STEP
+from keptwork.flows import approvals, validation
+from keptwork.flows import commands as flows
+from keptwork.flows.definition import Flow
+from keptwork.flows.inline_batch import Carried, Stretch
+from keptwork.flows.transaction import Actor
+from keptwork.jobs import complete, outcome
+from keptwork.maintenance.expired_leases import Reaper
+from keptwork.maintenance.periodic_outage import Outage
 from keptwork.outcomes import PermanentError, Snooze
-from keptwork.service import approvals, audit, flows, overrides, settle, why_flows
-from keptwork.service.doctor import rounds
-from keptwork.service.entities import public_id
-from keptwork.service.flow_scene import Actor
-from keptwork.service.stretch import Carried, Stretch
 from keptwork.store import EventFilter, JobFilter, Store
-from keptwork.worker import ahead, settlement
-from keptwork.worker.outage import Outage
-from keptwork.worker.reaper import Reaper
+from keptwork.workers import inline_runner
 from tests.conformance.stage import worker
 from tests.flow.flow_log import faults, known
 from tests.support.database_time import open_timed
@@ -137,8 +140,8 @@ async def shares(name: str, given: Any = None) -> list[int]:
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of the last test, and no slice of time is too short for this machine."""
-    monkeypatch.setattr(ahead, "SLICE_US", 60_000_000)
-    monkeypatch.setattr(ahead, "PATIENCE_SECONDS", 60.0)
+    monkeypatch.setattr(inline_runner, "SLICE_US", 60_000_000)
+    monkeypatch.setattr(inline_runner, "PATIENCE_SECONDS", 60.0)
     SHARED.clear()
     CALLS.clear()
     HOLD.clear()
@@ -179,8 +182,8 @@ async def jobs(store: Store) -> list[dict[str, Any]]:
 async def in_order(store: Store) -> None:
     """Nothing began too early, twice or too late, the log rebuilds every row, and the doctor has nothing to say."""
     assert faults(await known(store)) == []
-    assert list((await audit.verify(store)).problems) == []
-    assert [one for one in await rounds.examine(store) if one.check != "blocked"] == []
+    assert list((await verify.verify(store)).problems) == []
+    assert [one for one in await runner.examine(store) if one.check != "blocked"] == []
 
 
 async def test_a_chain_is_carried_out_by_one_job_and_every_step_has_its_events_in_order(app: Keptwork) -> None:
@@ -307,7 +310,7 @@ async def test_one_that_wants_a_context_has_a_job_of_its_own(app: Keptwork) -> N
 async def test_one_that_takes_long_does_not_keep_the_others_from_being_handed_in(
     app: Keptwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ahead, "PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(inline_runner, "PATIENCE_SECONDS", 0.05)
     slow = step("slow", "a", does="dawdles", given={"seconds": 0.3})
     ref, store = await carried_out(app, flow(step("a"), step("b", "a"), slow, step("c", "slow")))
     assert (await states(store, ref))[0] == "S_SUCCESS"
@@ -320,7 +323,7 @@ async def test_one_that_takes_long_does_not_keep_the_others_from_being_handed_in
 async def test_one_that_does_not_end_when_it_is_asked_to_keeps_nobody_waiting(
     app: Keptwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ahead, "PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(inline_runner, "PATIENCE_SECONDS", 0.05)
     slow = step("slow", "a", does="does_not_end", given={"seconds": 0.5})
     ref, store = await carried_out(app, flow(step("a"), step("b", "a"), slow))
     assert await states(store, ref) == ("S_SUCCESS", dict.fromkeys(("a", "b", "slow"), "S_SUCCESS"))
@@ -381,7 +384,7 @@ async def test_functions_that_block_hold_up_no_others(app: Keptwork) -> None:
 @pytest.mark.acceptance
 async def test_slow_ones_are_spread_over_jobs(app: Keptwork, monkeypatch: pytest.MonkeyPatch) -> None:
     """What does not get done in a few milliseconds is shared out in portions that do."""
-    monkeypatch.setattr(ahead, "SLICE_US", 10_000)
+    monkeypatch.setattr(inline_runner, "SLICE_US", 10_000)
     wide = [step(f"s{place}", does="dawdles", given={"seconds": 0.02}) for place in range(40)]
     store = await app.open()
     ref = await flows.start(store, flow(*wide))
@@ -488,7 +491,7 @@ async def test_companions_of_a_job_that_comes_too_late_for_its_own_step_begin_al
     id = public_id(WORKSTREAM_STEP.name, row["id"])
     await overrides.overridden(store, 1, id, "S_SUCCESS", reason="it is done", actor="ann")
     said = Stretch({}, carried=(Carried("b", "{}", 1, 1),), along=("b",))
-    assert await settle.applied(store, [settlement.settle(job, None, said, lambda: 0.5, "w:1")]) == []
+    assert await complete.applied(store, [outcome.settle(job, None, said, lambda: 0.5, "w:1")]) == []
     await app.work(until_idle=True)
     assert await states(store, ref) == ("S_SUCCESS", dict.fromkeys("abc", "S_SUCCESS"))
 
@@ -500,11 +503,11 @@ async def test_a_job_that_waited_meanwhile_does_not_carry_out_companions_that_ha
     ref = await flows.start(store, flow(step("a"), step("b"), step("c", "b")))
     who = await worker(store)
     (job,) = await store.claim(who, ["default"], 9, 60_000_000, claim_id=1, start=True)
-    await settle.applied(store, [settlement.settle(job, None, Snooze("0s"), lambda: 0.5, "w:1")])
+    await complete.applied(store, [outcome.settle(job, None, Snooze("0s"), lambda: 0.5, "w:1")])
     (again,) = await store.claim(who, ["default"], 1, 60_000_000, claim_id=2, start=True)
     assert again.id == job.id
     said = Stretch({}, 20, (Carried("b", "{}", 15, 5), Carried("c", "{}", 5, 5)), along=("b",))
-    assert await settle.applied(store, [settlement.settle(again, None, said, lambda: 0.5, "w:1")]) == []
+    assert await complete.applied(store, [outcome.settle(again, None, said, lambda: 0.5, "w:1")]) == []
     assert (await states(store, ref))[1] == {"a": "S_SUCCESS", "b": "S_PENDING", "c": "S_PENDING"}
     assert [json.loads(row["payload"])["step"] for row in await jobs(store) if row["completed_at"] is None] == ["b"]
 
@@ -515,13 +518,13 @@ async def test_a_failure_told_again_does_not_fail_a_companion_of_the_next_round(
     who = await worker(store)
     (job,) = await store.claim(who, ["default"], 9, 60_000_000, claim_id=1, start=True)
     alone = Stretch({}, along=("a",), alone=frozenset({"a"}))
-    await settle.applied(store, [settlement.settle(job, None, alone, lambda: 0.5, "w:1")])
+    await complete.applied(store, [outcome.settle(job, None, alone, lambda: 0.5, "w:1")])
     (job,) = await store.claim(who, ["default"], 9, 60_000_000, claim_id=2, start=True)
-    failure = settlement.settle(job, None, settlement.Raised(PermanentError("no")), lambda: 0.5, "w:1")
-    assert await settle.applied(store, [failure]) == []
+    failure = outcome.settle(job, None, outcome.Raised(PermanentError("no")), lambda: 0.5, "w:1")
+    assert await complete.applied(store, [failure]) == []
     await flows.retry(store, ref, Actor("ann"))
     before = await store.event_count()
-    assert await settle.applied(store, [failure]) == []
+    assert await complete.applied(store, [failure]) == []
     assert await store.event_count() == before
     assert (await states(store, ref))[1] == {"w": "S_SUCCESS", "a": "S_PENDING"}
 
@@ -550,7 +553,7 @@ async def test_a_worker_that_knows_nothing_of_companions_leaves_them_to_others(s
     ref = await flows.start(store, flow(step("a"), step("b"), step("c")))
     (job,) = await store.claim(await worker(store), ["default"], 9, 60_000_000, claim_id=1, start=True)
     assert json.loads(job.payload)["along"] == ["b", "c"]
-    assert await settle.applied(store, [settlement.settle(job, None, {}, lambda: 0.5, "w:1")]) == []
+    assert await complete.applied(store, [outcome.settle(job, None, {}, lambda: 0.5, "w:1")]) == []
     (next_one,) = [row for row in await jobs(store) if row["completed_at"] is None]
     assert (await states(store, ref))[1] == {"a": "S_SUCCESS", "b": "S_PENDING", "c": "S_PENDING"}
     assert json.loads(next_one["payload"])["step"] == "b"
@@ -560,7 +563,7 @@ async def test_a_worker_that_knows_nothing_of_companions_leaves_them_to_others(s
 async def test_companions_are_told_of_by_why_and_are_no_finding_of_the_doctor(store: Store) -> None:
     ref = await flows.start(store, flow(step("a"), step("b")))
     (job,) = await jobs(store)
-    assert await rounds.examine_flow(store, ref) == []
+    assert await runner.examine_flow(store, ref) == []
     (row,) = await store.steps(ref.id, names=["b"])
     _, reasons = await why_flows.why_step(store, 1, public_id(WORKSTREAM_STEP.name, row["id"]))
     assert public_id(JOB.name, job["id"]) in reasons[0].says
@@ -573,7 +576,7 @@ async def test_companions_are_told_of_by_why_and_are_no_finding_of_the_doctor(st
 async def test_a_job_that_several_steps_share_is_one_that_is_left_when_their_flow_is_over(store: Store) -> None:
     ref = await flows.start(store, flow(step("a"), step("b"), step("c")))
     await overrides.overridden(store, 1, ref.public_id, "S_SUCCESS", reason="it is done", actor="ann")
-    (found,) = await rounds.examine_flow(store, ref)
+    (found,) = await runner.examine_flow(store, ref)
     assert found.says.endswith("c is S_PENDING, 1 of its jobs has not ended")
 
 
@@ -587,7 +590,7 @@ async def test_a_job_that_several_steps_share_is_one_that_is_left_when_their_flo
 )
 def test_what_would_be_passed_over_is_refused(more: dict[str, Any], says: str) -> None:
     with pytest.raises(BadFlow, match=says):
-        check.insist(flow(step("a", **more)))
+        validation.insist(flow(step("a", **more)))
 
 
 def test_only_functions_can_be_inline() -> None:

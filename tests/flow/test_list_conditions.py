@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from keptwork import Keptwork
-from keptwork.service import flows
-from keptwork.service.flow_scene import Actor
+from keptwork.flows import commands as flows
+from keptwork.flows.transaction import Actor
 from keptwork.store import Store
 from tests.conformance.stage import entity
 from tests.flow.stage import flow_of, given, ran, returning, worked

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from keptwork import Keptwork
 from keptwork.errors import BadFlow
-from keptwork.flow.check import load
-from keptwork.flow.expression import as_text, filled, raw
-from keptwork.flow.plan import looking
-from keptwork.service import forks
-from keptwork.service.flow_report import cut_of
-from keptwork.service.flow_scene import Actor, content
+from keptwork.flows import forks
+from keptwork.flows.expression import as_text, filled, raw
+from keptwork.flows.plan import looking
+from keptwork.flows.report import cut_of
+from keptwork.flows.transaction import Actor, content
+from keptwork.flows.validation import load
 from tests.flow.stage import Ran, flow_of, ran, returning, worked
 
 pytestmark = pytest.mark.acceptance

@@ -11,7 +11,7 @@ import pytest
 
 from keptwork import Keptwork
 from keptwork.errors import ApprovalChanged
-from keptwork.store.approvals import Approval
+from keptwork.store.contract.waits_approvals import Approval
 from tests.flow.stage import Ran, given, ran, returning, worked
 
 pytestmark = pytest.mark.acceptance

@@ -13,15 +13,17 @@ from typing import Any
 
 import pytest
 
+from keptwork.audit import verify
+from keptwork.core.lifecycles import Change
 from keptwork.errors import BadFlow
-from keptwork.flow import check
-from keptwork.flow.definition import Flow
-from keptwork.flow.phase import Phase
-from keptwork.flow.shape import Shape
-from keptwork.lifecycle import Change
-from keptwork.service import advance, audit, elements, flows, list_mends, stretch
-from keptwork.service.flow_scene import Row, Scene
-from keptwork.service.stretch import Stretch
+from keptwork.flows import commands as flows
+from keptwork.flows import commands_list_mends, for_each, inline_batch, validation
+from keptwork.flows import engine as advance
+from keptwork.flows.definition import Flow
+from keptwork.flows.inline_batch import Stretch
+from keptwork.flows.plan_phase import Phase
+from keptwork.flows.plan_shape import Shape
+from keptwork.flows.transaction import Row, Scene
 from keptwork.store import open_store
 from tests.flow.flow_log import Known, faults, known
 from tests.flow.random_flows import Driver
@@ -39,7 +41,7 @@ async def driven(url: str, seed: int, count: int, *, most: int = 50) -> Known:
         driver = Driver(timed, seed)
         await driver.run(count, most)
         assert driver.amiss == []
-        assert list((await audit.verify(timed.store)).problems) == []
+        assert list((await verify.verify(timed.store)).problems) == []
         return await known(timed.store)
     finally:
         await timed.close()
@@ -142,14 +144,14 @@ def _alone(payload: str) -> tuple[str, ...]:
 
 
 TWINS = {
-    "carried out is carried out": (stretch, "_moved", _believed, "began before"),
+    "carried out is carried out": (inline_batch, "_moved", _believed, "began before"),
     "forgotten companions": (advance, "_begin_anew", _forsaken, "waits for nothing"),
-    "companions that begin a second time": (stretch, "companions_of", _alone, "ready: the step"),
+    "companions that begin a second time": (inline_batch, "companions_of", _alone, "ready: the step"),
     "a plan that forgets a dependency": (advance, "ready", _forgetful, "began before"),
     "an advance outside the job's transaction": (advance, "settled", _apart, "waits for nothing"),
     "jobs that outlive their failed flow": (advance, "withdraw", _nobody_is_told, "when its flow was"),
-    "elements without a limit": (elements, "_limit", _no_limit, "began beside"),
-    "a list that is skipped without its elements": (list_mends, "follow", _left_alone, "orphan_element"),
+    "elements without a limit": (for_each, "_limit", _no_limit, "began beside"),
+    "a list that is skipped without its elements": (commands_list_mends, "follow", _left_alone, "orphan_element"),
 }
 MEDDLED = {"a list that is skipped without its elements", "companions that begin a second time"}
 SLOW = {"forgotten companions"}
@@ -182,7 +184,7 @@ async def test_the_check_catches_a_broken_engine(twin: str, monkeypatch: pytest.
 async def test_a_cycle_is_refused_before_anything_is_stored(database_url: str, size: int) -> None:
     steps = [{"id": f"s{n}", "call": "a:b", "depends_on": [f"s{(n + 1) % size}"]} for n in range(size)]
     with pytest.raises(BadFlow, match="wait for one another"):
-        check.load(f"{{name: f, steps: {steps}}}", "flow.yaml")
+        validation.load(f"{{name: f, steps: {steps}}}", "flow.yaml")
     store = await open_store(database_url)
     with pytest.raises(BadFlow, match="wait for one another"):
         await flows.start(store, Flow.model_validate({"name": "f", "steps": steps}))

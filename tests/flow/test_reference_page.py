@@ -12,7 +12,7 @@ import pytest
 
 from keptwork import Keptwork
 from keptwork.errors import ApprovalChanged
-from keptwork.flow.definition import KINDS, OF_EACH, VALUES, Flow
+from keptwork.flows.definition import KINDS, OF_EACH, VALUES, Flow
 from tests.flow.stage import flow_of, ran, returning, worked
 from tests.worker.agent_scene import Scripted
 from tools.flow_references import (

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from keptwork.flow.definition import Flow
-from keptwork.service import advance, flows, settle
+from keptwork.flows import commands as flows
+from keptwork.flows import engine as advance
+from keptwork.flows.definition import Flow
+from keptwork.jobs import complete, outcome
 from keptwork.store import open_store
-from keptwork.store.postgres import PostgresTransaction
-from keptwork.worker import settlement
+from keptwork.store.postgres.store import PostgresTransaction
 from tests.conformance.stage import worker
 from tests.flow.flow_log import faults, known
 
@@ -46,8 +47,8 @@ async def together(url: str, monkeypatch: pytest.MonkeyPatch, patience: float) -
     await flows.began(stores[0], [(ref.public_id, 1)])  # neither is to move the flow: its row would keep them apart
     for name in ("settled", "conclude"):  # both have written before either looks, and looked before either goes on
         monkeypatch.setattr(advance, name, meeting(getattr(advance, name), patience))
-    changes = [settlement.settle(job, None, None, lambda: 0.5, f"w:{owner}") for job in jobs]
-    await asyncio.gather(*(settle.applied(store, [one]) for store, one in zip(stores, changes, strict=True)))
+    changes = [outcome.settle(job, None, None, lambda: 0.5, f"w:{owner}") for job in jobs]
+    await asyncio.gather(*(complete.applied(store, [one]) for store, one in zip(stores, changes, strict=True)))
     found = faults(await known(stores[0]))
     for store in stores:
         await store.close()

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import httpx
 
-from keptwork.api_key import Scope, scopes_of
+from keptwork.access.scopes import Scope, scopes_of
 from keptwork.http.auth import Caller
 from tests.http.conftest import Running
 

@@ -9,7 +9,7 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
 from keptwork.http import problems
-from keptwork.http.pages import Problem
+from keptwork.http.dependencies import Problem
 from keptwork.http.routes import ROUTERS
 
 ANYWHERE = frozenset({400, 405, 408, 413, 415, 429, 431, 500, 503})

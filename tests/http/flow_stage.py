@@ -11,12 +11,13 @@ from typing import Any
 import httpx
 
 from keptwork import Keptwork
-from keptwork.breaker import Breaker
-from keptwork.flow.definition import Flow
-from keptwork.lifecycle import BREAKER, decide, insist
-from keptwork.service import breakers, templates
+from keptwork.core.lifecycles import BREAKER, decide, insist
+from keptwork.flows import start
+from keptwork.flows.definition import Flow
+from keptwork.jobs import breakers
+from keptwork.jobs.breaker import Breaker
 from keptwork.store import Store
-from keptwork.store.protocol import Transaction
+from keptwork.store.contract.store import Transaction
 from tests.http.conftest import Running
 
 HERE = "tests.http.flow_stage"
@@ -56,7 +57,7 @@ def fail(times: int) -> None:
 def kept(running: Running, definition: dict[str, Any]) -> str:
     """The id of a template, kept as whoever has the database may keep it."""
     flow = Flow.model_validate(definition)
-    found = running.do(lambda store: templates.put(store, running.ours, flow))
+    found = running.do(lambda store: start.put(store, running.ours, flow))
     return found.public_id
 
 

@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from keptwork import Keptwork
-from keptwork.config import Config, read
-from keptwork.service import agents
+from keptwork.agents import commands as agents
+from keptwork.settings import Config, read
 from tests.http.admin import refused_without
 from tests.http.conftest import THEIRS, Running
 from tests.http.test_isolation import told

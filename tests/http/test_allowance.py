@@ -10,13 +10,13 @@ from dataclasses import replace
 
 import pytest
 
-from keptwork.allowance import Allowance
+from keptwork.access.scopes_allowance import Allowance
 from keptwork.errors import BadInput, QueueFull, TooManyAtOnce, TooManyRequests, TooManyStreams, TooManyWrongKeys
-from keptwork.http import guesses as guessing
-from keptwork.http.guesses import Guesses
-from keptwork.http.limits import Limits
-from keptwork.http.room import COUNT_SECONDS, FULL_SECONDS, Room
-from keptwork.http.turnstile import KNOWN_SECONDS, Turnstile
+from keptwork.http import rate_limit_guesses as guessing
+from keptwork.http.rate_limit import KNOWN_SECONDS, Turnstile
+from keptwork.http.rate_limit_guesses import Guesses
+from keptwork.http.rate_limit_queue_quota import COUNT_SECONDS, FULL_SECONDS, Room
+from keptwork.http.rate_limit_requests import Limits
 from tests.http.conftest import THEIRS, Keys, Running, serving, two_tenants
 from tests.http.limited import limit
 from tests.http.wire import connected, head

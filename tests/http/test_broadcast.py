@@ -8,8 +8,8 @@ from contextlib import aclosing, suppress
 
 import pytest
 
-from keptwork.http import broadcast
-from keptwork.http.broadcast import Broadcast, Listener
+from keptwork.http import event_broadcast
+from keptwork.http.event_broadcast import Broadcast, Listener
 from keptwork.store import Event, EventFilter, NewJob, Store
 
 BEFORE, LATER = 3, 2
@@ -87,7 +87,7 @@ async def test_a_broadcast_that_misses_or_repeats_is_noticed(store: Store, twin:
 async def test_one_who_is_overrun_reads_the_log_again_and_misses_nothing(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(broadcast, "MOST_WAITING", 1)
+    monkeypatch.setattr(event_broadcast, "MOST_WAITING", 1)
     await store.enqueue([NewJob("first")])
     start = (await store.events())[0].cursor
     speaker = Broadcast(store)

@@ -8,12 +8,12 @@ from typing import Any
 import httpx
 import pytest
 
-from keptwork import ids
-from keptwork.budget import day_name, day_of
-from keptwork.lifecycle import JOB
-from keptwork.service.entities import public_id
+from keptwork.core import ids
+from keptwork.core.ids_entities import public_id
+from keptwork.core.lifecycles import JOB
+from keptwork.core.money import day_name, day_of
 from keptwork.store import NewJob, Store
-from keptwork.store.budgets import Closing, NewBudget, NewCharge
+from keptwork.store.contract.budgets import Closing, NewBudget, NewCharge
 from tests.http.admin import admin, refused_without
 from tests.http.conftest import THEIRS, Running
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from keptwork.service import search
+from keptwork.store.contract import operations_search
 from tests.http.conftest import Running
 from tests.http.flow_stage import workstream
 from tests.http.test_jobs import enqueued
@@ -50,8 +50,8 @@ def test_a_search_looks_at_so_many_and_says_where_to_go_on(
 ) -> None:
     for number in range(7):
         enqueued(client, key=f"{'wanted' if number in (0, 4) else 'other'}-{number}")
-    monkeypatch.setattr(search, "MOST_LOOKED_AT", 2)
-    monkeypatch.setattr(search, "AT_ONCE", 2)
+    monkeypatch.setattr(operations_search, "MOST_LOOKED_AT", 2)
+    monkeypatch.setattr(operations_search, "AT_ONCE", 2)
     pages: list[list[str]] = []
     after: str | None = None
     while True:

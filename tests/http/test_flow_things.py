@@ -8,9 +8,10 @@ import httpx
 import pytest
 
 from keptwork import Keptwork
+from keptwork.core.lifecycles import CREW
+from keptwork.crews import commands as crews
 from keptwork.errors import FlowBusy
-from keptwork.lifecycle import CREW
-from keptwork.service import crews, flows
+from keptwork.flows import commands as flows
 from tests.http.conftest import OURS, Running
 from tests.http.flow_stage import (
     GRAPH,

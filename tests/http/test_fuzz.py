@@ -13,10 +13,10 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from keptwork import errors
-from keptwork.config import Config
 from keptwork.http import app as application
 from keptwork.http.auth import Reads
-from keptwork.http.pages import answer, fails
+from keptwork.http.dependencies import answer, fails
+from keptwork.settings import Config
 from tests.http.conftest import THEIRS, Keys, Running, serving, two_tenants
 from tests.http.flow_stage import open_breaker
 from tests.http.fuzz.fuzzer import TRIES, Fuzzer

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from keptwork import ids
+from keptwork.core import ids
 from tests.http.fuzz.choices import Choices
 from tests.http.fuzz.things import Claim, Things
 

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from keptwork import ids
+from keptwork.core import ids
 from keptwork.http import problems
 from tests.http.admin import admin
 from tests.http.conftest import NOBODY, READER, THEIRS, Running

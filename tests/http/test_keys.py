@@ -12,9 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
-from keptwork import api_key
+from keptwork.access import api_keys, scopes
 from keptwork.http.idempotency import Once
-from keptwork.service import keys
 from keptwork.store import open_store
 from tests.http.admin import admin, refused_without
 from tests.http.conftest import THEIRS, Running
@@ -52,8 +51,8 @@ def test_a_key_is_made_with_a_secret_that_opens_and_is_shown_by_nothing_else(
 ) -> None:
     answer = boss.post("/api/keys", json={**NEW, "expires": None})
     key, secret = answer.json()["key"], answer.json()["secret"]
-    assert api_key.parse(secret) is not None
-    found = running.do(lambda store: keys.authenticate(store, secret))
+    assert scopes.parse(secret) is not None
+    found = running.do(lambda store: api_keys.authenticate(store, secret))
     assert found is not None
     assert (found.tenant_id, sorted(found.scopes), found.actor) == (running.ours, ["read", "write"], key["id"])
     assert (key["name"], key["scopes"], key["state"]) == ("ci", ["read", "write"], "live")
@@ -62,7 +61,7 @@ def test_a_key_is_made_with_a_secret_that_opens_and_is_shown_by_nothing_else(
         shown = boss.get(path).text
         assert key["id"] in shown
         assert secret not in shown
-        assert api_key.ApiKey(secret).hash not in shown
+        assert scopes.ApiKey(secret).hash not in shown
 
 
 def kept_of_a_made_and_a_rotated_one(boss: httpx.Client) -> list[str]:
@@ -84,7 +83,7 @@ def test_a_secret_rests_nowhere_not_even_in_what_an_idempotency_key_remembers(
     secrets = kept_of_a_made_and_a_rotated_one(boss)
     assert len(boss.get("/api/keys").json()["keys"]) == 2
     there = at_rest(running)
-    assert api_key.ApiKey(secrets[0]).hash in there, "this looks in the wrong place"
+    assert scopes.ApiKey(secrets[0]).hash in there, "this looks in the wrong place"
     assert [secret for secret in secrets if secret in there] == []
 
 
@@ -137,7 +136,7 @@ def test_a_key_is_revoked_once_and_for_all_and_cannot_be_rotated_then(boss: http
 def test_a_rotated_key_lives_on_for_the_overlap(boss: httpx.Client, running: Running) -> None:
     old = made(boss)
     new = boss.post(f"/api/keys/{old['key']['id']}/rotate", json={"overlap": "1h"}).json()
-    both = [running.do(lambda store, one=one: keys.authenticate(store, one["secret"])) for one in (old, new)]  # type: ignore[misc]
+    both = [running.do(lambda store, one=one: api_keys.authenticate(store, one["secret"])) for one in (old, new)]  # type: ignore[misc]
     assert None not in both
     shown = boss.get(f"/api/keys/{old['key']['id']}").json()["key"]
     assert (shown["state"], shown["replaced_by"]) == ("replaced", new["key"]["id"])
@@ -196,7 +195,7 @@ def first_key(url: str) -> str:
     async def make() -> str:
         store = await open_store(url)
         try:
-            made = await keys.create(store, await store.tenant("default"), "first", ["admin"], by="test")
+            made = await api_keys.create(store, await store.tenant("default"), "first", ["admin"], by="test")
             return made.secret.value
         finally:
             await store.close()

@@ -9,8 +9,9 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from keptwork.lifecycle import JOB, LIFECYCLES, render
-from keptwork.service.entities import public_id
+from keptwork.core import render
+from keptwork.core.ids_entities import public_id
+from keptwork.core.lifecycles import JOB, LIFECYCLES
 from keptwork.store import Blob, NewJob, Store
 from tests.conformance.stage import claim, moved, worker
 from tests.http.conftest import THEIRS, Running

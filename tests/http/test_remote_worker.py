@@ -11,12 +11,14 @@ from typing import Any
 import httpx
 import pytest
 
-from keptwork import Cancel, Keptwork, PermanentError, Snooze, ids
+from keptwork import Cancel, Keptwork, PermanentError, Snooze
+from keptwork.core import ids
 from keptwork.errors import BadInput, NeedsDatabase, ServerRefuses, WorkerTerminated
-from keptwork.flow_handle import flow_file
-from keptwork.service import flows, workers
-from keptwork.service.flow_scene import Actor
+from keptwork.flows import commands as flows
+from keptwork.flows.transaction import Actor
+from keptwork.handles_flow import flow_file
 from keptwork.store import Store
+from keptwork.workers import commands as workers
 from tests.http.conftest import OURS, Running
 from tests.http.test_workers import until
 

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from keptwork.lifecycle import RUN, RUN_STEP
+from keptwork.core.lifecycles import RUN, RUN_STEP
 from tests.http.conftest import OURS, THEIRS, Running
 from tests.http.flow_stage import RELEASE, SIGNED, TWICE, beside, kept, run, worker_beside
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from keptwork.api_key import Scope
+from keptwork.access.scopes import Scope
 from keptwork.http.auth import Caller, Principal
 from tests.http.admin import only
 from tests.http.conftest import Running

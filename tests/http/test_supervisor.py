@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
-from keptwork.lifecycle import WORKER
-from keptwork.service.entities import resolve
+from keptwork.core.ids_entities import resolve
+from keptwork.core.lifecycles import WORKER
 from keptwork.store import NewJob, Store
 from tests.conformance.stage import claim, moved
 from tests.http.admin import refused_without

@@ -13,15 +13,15 @@ from typing import Any
 import httpx
 import pytest
 
-from keptwork.flow_handle import flow_file
-from keptwork.http.limits import Limits
-from keptwork.lifecycle import JOB, decide, insist
-from keptwork.service import flows
-from keptwork.service import jobs as job_service
-from keptwork.service import workers as worker_service
+from keptwork.core.lifecycles import JOB, decide, insist
+from keptwork.flows import commands as flows
+from keptwork.handles_flow import flow_file
+from keptwork.http.rate_limit_requests import Limits
+from keptwork.jobs import queries as job_service
 from keptwork.store import NewJob, Store
-from keptwork.worker import remote_reports
-from keptwork.worker.remote_claims import Claims
+from keptwork.workers import commands as worker_service
+from keptwork.workers.remote import reports
+from keptwork.workers.remote.claims import Claims
 from tests.http.conftest import OURS, Keys, Running, serving, two_tenants
 from tests.http.test_jobs import enqueued
 from tests.http.wire import connected, head
@@ -484,12 +484,12 @@ def test_a_server_that_forgets_the_epoch_is_noticed(
     """A twin that takes a report of whoever sends it."""
 
     async def anyone(store: Store, claim: Any, worker: int) -> Any:
-        return remote_reports._job(await job_service.find(store, claim.tenant_id, claim.job))
+        return reports._job(await job_service.find(store, claim.tenant_id, claim.job))
 
     worker, job = one_claimed(client)
     end_lease(running, job)
     claimed(client, made(client))
-    monkeypatch.setattr(remote_reports, "_as_claimed", anyone)
+    monkeypatch.setattr(reports, "_as_claimed", anyone)
     assert say(client, "succeed", worker, job).status_code == 200
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from keptwork.lifecycle import BREAKER, WORKSTREAM, WORKSTREAM_STEP
+from keptwork.core.lifecycles import BREAKER, WORKSTREAM, WORKSTREAM_STEP
 from tests.http.conftest import OURS, Running
 from tests.http.flow_stage import (
     GRAPH,

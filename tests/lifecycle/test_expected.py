@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from keptwork.core.lifecycles import LIFECYCLES, Change, Token, Verb, decide
 from keptwork.errors import InvalidTransition
-from keptwork.lifecycle import LIFECYCLES, Change, Token, Verb, decide
 from tests.lifecycle.expected import EXPECTED, FORBIDDEN, JOB_EVENTS, Expected
 
 NOW = 1_000_000

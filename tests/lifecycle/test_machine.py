@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from keptwork.core import decide as machine
+from keptwork.core.decide import Change, Lifecycle, Move, Note, Right, State, Token, Verb, decide, insist
 from keptwork.errors import BadLifecycle, InvalidTransition
-from keptwork.lifecycle import machine
-from keptwork.lifecycle.machine import Change, Lifecycle, Move, Note, Right, State, Token, Verb, decide, insist
 
 NOW = 1_000
 OWNER = 5

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from keptwork.lifecycle import BREAKER, JOB, LIFECYCLES, WORKER
-from keptwork.lifecycle.machine import Lifecycle, Move, State, Verb
-from keptwork.lifecycle.render import as_json, markdown, mermaid
+from keptwork.core.decide import Lifecycle, Move, State, Verb
+from keptwork.core.lifecycles import BREAKER, JOB, LIFECYCLES, WORKER
+from keptwork.core.render import as_json, markdown, mermaid
 from tests.lifecycle.expected import EXPECTED
 
 NAMES = list(EXPECTED)

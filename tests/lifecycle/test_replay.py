@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keptwork.lifecycle import JOB, LIFECYCLES, Lifecycle, Move, Note
-from keptwork.lifecycle.machine import OVERRIDE
-from keptwork.lifecycle.replay import replay
+from keptwork.core.decide import OVERRIDE
+from keptwork.core.lifecycles import JOB, LIFECYCLES, Lifecycle, Move, Note
+from keptwork.core.replay import replay
 
 Event = dict[str, Any]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from keptwork.lifecycle import Right
+from keptwork.core.lifecycles import Right
 
 if TYPE_CHECKING:
     from tests.model.world import Rec

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from keptwork.lifecycle import JOB, WORKER, Change, Right
+from keptwork.core.lifecycles import JOB, WORKER, Change, Right
 from keptwork.store import NewJob
 from tests.model.scenes import Act
 from tests.model.world import DELAYS, LEASE_TICKS, Message, Rec, Rules

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from keptwork.lifecycle import JOB, Change, Lifecycle, Move, Right, machine
-from keptwork.lifecycle.machine import Record
+from keptwork.core import decide
+from keptwork.core.decide import Record
+from keptwork.core.lifecycles import JOB, Change, Lifecycle, Move, Right
 from tests.model import invariants as must
 from tests.model.world import Rules
 
@@ -50,7 +51,7 @@ def _no_compare_and_set(patch: Patch) -> Rules:
 
 def _epoch_stays(patch: Patch) -> Rules:
     """The declaration: going back to the queue leaves the epoch as it was. The check at import would refuse it."""
-    patch.setattr(machine, "check", lambda lifecycle: None)
+    patch.setattr(decide, "check", lambda lifecycle: None)
     return Rules(lifecycle=_job_with(raises_epoch=False))
 
 

@@ -21,10 +21,10 @@ from typing import Any, NamedTuple
 
 import apsw
 
+from keptwork.core.lifecycles import JOB, Change, Lifecycle, Right, Token, decide
 from keptwork.errors import InvalidTransition
-from keptwork.lifecycle import JOB, Change, Lifecycle, Right, Token, decide
 from keptwork.store.dialect import SQLITE
-from keptwork.store.queries import Catalogue
+from keptwork.store.statements import Catalogue
 from tests.model.invariants import ACKNOWLEDGED, Deed, broken
 
 NOW = 0  # times are ticks from now on

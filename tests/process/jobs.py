@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from keptwork import Cancel, PermanentError, Snooze, TransientError, ValidationError
+from keptwork.context import Context
 from keptwork.errors import BadInput
 from keptwork.process.frames import ASIDE, HEADER, receive
-from keptwork.worker.context import Context
-from keptwork.worker.handler_process import IsolatedContext
-from keptwork.worker.tool_step import ToolSpec, run_tool
+from keptwork.workers.isolation.handler_process import IsolatedContext
+from keptwork.workers.tool_runner_step import ToolSpec, run_tool
 from tests.process import programs
 
 

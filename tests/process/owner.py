@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from keptwork.process.cages import Cages
-from keptwork.process.limits import Limits
+from keptwork.process.pool import Cages
+from keptwork.process.resource_limits import Limits
 from tests.process.stage import PROGRAM, run
 
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from keptwork.process.cages import Cages, Ending, Longest
-from keptwork.process.limits import Limits
+from keptwork.process.pool import Cages, Ending, Longest
+from keptwork.process.resource_limits import Limits
 
 PROGRAM = "tests.process.programs"
 TWIN = "tests.process.twin"

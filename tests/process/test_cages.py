@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from keptwork.process.cages import CageLost, Cages
-from keptwork.process.limits import Limits
+from keptwork.process.pool import CageLost, Cages
+from keptwork.process.resource_limits import Limits
 from tests.process.programs import MB
 from tests.process.stage import LARGEST, PROGRAM, TWIN, WEAK, answer, run, there, until
 from tests.process.survivors import NAME, SECONDS, assert_none, marked, new_mark, survivors

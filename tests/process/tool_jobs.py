@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from keptwork.worker.context import Context
+from keptwork.context import Context
 
 
 async def pay(log: str) -> str:

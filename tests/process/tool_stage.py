@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
-from keptwork.process.cages import Ending
+from keptwork.process.pool import Ending
 from keptwork.process.tool import Command, Output, Tools
 from tests.process.survivors import NAME, survivors
 

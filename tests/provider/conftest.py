@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from keptwork.agent.conversation import Message, Request, Role
-from keptwork.provider.anthropic import Anthropic
-from keptwork.provider.key import Key
-from keptwork.provider.limits import Limits
-from keptwork.provider.openai import OpenAI
-from keptwork.provider.sdk import SdkProvider
+from keptwork.agents.conversation import Message, Request, Role
+from keptwork.agents.conversation_limits import Limits
+from keptwork.agents.providers.anthropic import Anthropic
+from keptwork.agents.providers.openai import OpenAI
+from keptwork.agents.providers.sdk import SdkProvider
+from keptwork.core.secrets_key import Key
 
 CANARY = "sk-canary-0123456789abcdefghij"
 MODELS = {"anthropic": "claude-haiku-4-5", "openai": "gpt-5.4-nano"}

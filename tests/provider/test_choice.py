@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from keptwork import config
-from keptwork.agent.conversation import Message, Request, Role
-from keptwork.agent.redaction import current
-from keptwork.agent.routing import Tier
-from keptwork.config import Config
+from keptwork import settings as config
+from keptwork.agents.conversation import Message, Request, Role
+from keptwork.agents.providers.choose import choose
+from keptwork.agents.providers.choose_recorded import Recorded
+from keptwork.agents.skills_routing import Tier
+from keptwork.core.secrets_key import HIDDEN, Key, from_file
+from keptwork.core.secrets_redaction import current
 from keptwork.errors import NoKey
-from keptwork.provider.choice import choose
-from keptwork.provider.key import HIDDEN, Key, from_file
-from keptwork.provider.recorded import Recorded
+from keptwork.settings import Config
 from tests.support.llm_server import LlmServer, Say
 
 BOTH = {"ANTHROPIC_API_KEY": "sk-a", "OPENAI_API_KEY": "sk-o"}

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from keptwork.agent.conversation import Answer, BusinessFailure, Message, Offer, Request, Role, Stop, Usage
+from keptwork.agents.conversation import Answer, BusinessFailure, Message, Offer, Request, Role, Stop, Usage
+from keptwork.agents.providers.anthropic import Anthropic
+from keptwork.agents.providers.choose_offline import LABEL, Offline
+from keptwork.agents.providers.choose_recorded import Recorded
+from keptwork.core.secrets_key import Key
 from keptwork.errors import BadInput, CannotWriteFile, NoRecording
-from keptwork.provider.anthropic import Anthropic
-from keptwork.provider.key import Key
-from keptwork.provider.offline import LABEL, Offline
-from keptwork.provider.recorded import Recorded
 from tests.provider.conftest import CANARY
 from tests.support.llm_server import LlmServer, Say, use
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from keptwork.agent.conversation import Message, Offer, Request, Role, Stop, ToolUse, Usage
-from keptwork.agent.prices import cost_micros, most_input_tokens
-from keptwork.config import Config
-from keptwork.provider.key import Key
-from keptwork.provider.openai import OpenAI
-from keptwork.provider.sdk import load
+from keptwork.agents.budget_rules_prices import cost_micros, most_input_tokens
+from keptwork.agents.conversation import Message, Offer, Request, Role, Stop, ToolUse, Usage
+from keptwork.agents.providers.openai import OpenAI
+from keptwork.agents.providers.sdk import load
+from keptwork.core.secrets_key import Key
+from keptwork.settings import Config
 from tests.provider.conftest import CANARY, Connect
 from tests.support.command import environment
 from tests.support.llm_server import Call, Hang, LlmServer, Raw, Say, Status, use
@@ -145,8 +145,8 @@ async def test_a_call_that_is_cancelled_ends_at_once_and_stays_cancelled(connect
 def test_nothing_of_an_sdk_is_loaded_before_a_call() -> None:
     code = """
 import sys
-from keptwork.config import read
-from keptwork.provider.choice import choose
+from keptwork.settings import read
+from keptwork.agents.providers.choose import choose
 choose(read(), {"ANTHROPIC_API_KEY": "sk-x"}), choose(read(), {"OPENAI_API_KEY": "sk-x"})
 print([name for name in ("anthropic", "openai", "httpx2", "genai_prices") if name in sys.modules])
 """

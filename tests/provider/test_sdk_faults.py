@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from keptwork.agent.conversation import AgentFailure, BusinessFailure, Request, SystemFailure, Usage
+from keptwork.agents.conversation import AgentFailure, BusinessFailure, Request, SystemFailure, Usage
+from keptwork.agents.providers.sdk import SdkProvider
+from keptwork.agents.providers.streamed_answer import Malformed
+from keptwork.core.secrets_key import Key
 from keptwork.outcomes import PermanentError
-from keptwork.provider.draft import Malformed
-from keptwork.provider.key import Key
-from keptwork.provider.sdk import SdkProvider
 from tests.provider.conftest import CANARY, Connect
 from tests.support.hook_server import hook_server
 from tests.support.llm_server import (

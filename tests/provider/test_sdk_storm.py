@@ -9,11 +9,11 @@ from collections import Counter
 
 import pytest
 
-from keptwork.agent.conversation import AgentFailure, Answer, Request
-from keptwork.agent.prices import ceiling_micros, cost_micros
-from keptwork.config import Config
+from keptwork.agents.budget_rules_prices import ceiling_micros, cost_micros
+from keptwork.agents.conversation import AgentFailure, Answer, Request
+from keptwork.agents.providers.sdk import SdkProvider
 from keptwork.outcomes import PermanentError
-from keptwork.provider.sdk import SdkProvider
+from keptwork.settings import Config
 from tests.provider.conftest import Connect
 from tests.support.llm_server import Act, BadJson, Cut, Drip, Hang, Large, LlmServer, Lose, Say, Status, use
 

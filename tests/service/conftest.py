@@ -17,7 +17,7 @@ from tests.support.database_time import Timed, open_timed
 @pytest.fixture(autouse=True)
 def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing here is about how long a sweep rests after each batch, so it does not."""
-    monkeypatch.setattr("keptwork.service.retention.RESTS", 0)
+    monkeypatch.setattr("keptwork.maintenance.retention.RESTS", 0)
 
 
 @pytest.fixture

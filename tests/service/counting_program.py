@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from keptwork.service import stats
+from keptwork.observability import stats
 from keptwork.store import open_store
 
 

@@ -12,26 +12,28 @@ from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
+from keptwork.context import Context
+from keptwork.core.ids_entities import public_id
+from keptwork.core.lifecycles import CREW, JOB
+from keptwork.crews import commands as crews
+from keptwork.crews import engine as crew_moves
+from keptwork.crews import plan as crew_plan
 from keptwork.errors import InvalidTransition
-from keptwork.flow import crew_plan
-from keptwork.job_type import JobType
-from keptwork.lifecycle import CREW, JOB
+from keptwork.job import JobType
+from keptwork.jobs.complete import applied
+from keptwork.jobs.outcome import settle
+from keptwork.maintenance import reconciler_crew_mend
+from keptwork.maintenance.expired_leases import Reaper
+from keptwork.maintenance.periodic_outage import Outage
 from keptwork.outcomes import PermanentError
 from keptwork.process.tool import Tools
-from keptwork.service import crew_mend, crew_moves, crews
-from keptwork.service.entities import public_id
-from keptwork.service.settle import applied
 from keptwork.store import EventFilter, Job, Store
-from keptwork.worker.breaker_gate import Gate
-from keptwork.worker.context import Context
-from keptwork.worker.journal import Journal
-from keptwork.worker.outage import Outage
-from keptwork.worker.reaper import Reaper
-from keptwork.worker.settlement import settle
-from keptwork.worker.shelf import Shelf
-from keptwork.worker.steps import Steps, said_by
-from keptwork.worker.threads import Threads
-from keptwork.worker.waits import Desk
+from keptwork.workers.artifacts import Shelf
+from keptwork.workers.breaker_check import Gate
+from keptwork.workers.checkpoint_writer import Journal
+from keptwork.workers.handlers_threads import Threads
+from keptwork.workers.steps import Steps, said_by
+from keptwork.workers.waits import Desk
 from tests.conformance.stage import worker
 
 LEASE = 30_000_000
@@ -193,7 +195,7 @@ class Fleet:
             ("moment", lambda: self.let_time_pass(20_000), 2),
             ("lease", lambda: self.let_time_pass(LEASE + 1), 1),
             ("cancel", self.call_one_off, 1 if self.forest.seed % 3 == 0 else 0),
-            ("mend", lambda: crew_mend.mend(self.store), 1),
+            ("mend", lambda: reconciler_crew_mend.mend(self.store), 1),
         ]
         weights = [weight for _, _, weight in deeds]
         for name, deed, _ in self._random.choices(deeds, weights, k=steps):

@@ -7,12 +7,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from keptwork.core.lifecycles import JOB, RUN, WORKSTREAM, decide, insist
 from keptwork.errors import AlreadyDecided, ApprovalChanged
-from keptwork.flow.definition import Flow
-from keptwork.lifecycle import JOB, RUN, WORKSTREAM, decide, insist
-from keptwork.service import approvals, flows, settle
+from keptwork.flows import approvals
+from keptwork.flows import commands as flows
+from keptwork.flows.definition import Flow
+from keptwork.jobs import complete
 from keptwork.store import Job, Store
-from keptwork.store.steps import FlowFilter
+from keptwork.store.contract.flows_steps import FlowFilter
 from tests.conformance.stage import claim, worker
 
 Failing = Callable[[str], bool]
@@ -50,7 +52,7 @@ class Driver:
             said: dict[str, Any] = {"error": "on purpose"} if bad else {"result": "{}"}
             move = "fail" if bad else "succeed"
             how: dict[str, Any] = {"now": now, "token": job.token, "actor": "driver", "permanent": True, "values": said}
-            await settle.applied(self.store, [insist(decide(JOB, job, move, **how))])
+            await complete.applied(self.store, [insist(decide(JOB, job, move, **how))])
 
     async def once(self, failing: Failing = lambda _: False) -> bool:
         """Whether there was anything to do."""

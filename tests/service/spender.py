@@ -5,9 +5,9 @@ from __future__ import annotations
 from itertools import count
 from typing import Any
 
-from keptwork.agent.conversation import NOTHING, Usage
-from keptwork.service import budgets
-from keptwork.service.budgets import Refused, Reserved
+from keptwork.agents import budgets
+from keptwork.agents.budgets import Refused, Reserved
+from keptwork.agents.conversation import NOTHING, Usage
 from keptwork.store import Store
 
 _calls = count(1)

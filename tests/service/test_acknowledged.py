@@ -8,20 +8,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import keptwork
-from keptwork.store.postgres_acknowledgement import verbs
-from keptwork.store.reader import Reader
+from keptwork.store.contract.reader import Reader
+from keptwork.store.postgres.standby_acknowledgement import verbs
 
 PACKAGE = Path(keptwork.__file__).parent
-ROOMS = ("service",)
+ROOMS = ("jobs", "flows", "crews", "agents", "webhooks", "access", "audit", "maintenance", "diagnostics")
 """The rooms whose functions are use-cases."""
 
 WRITES = {*verbs(), "atomically", "transaction"}
 READS = {name for name, _ in inspect.getmembers(Reader, inspect.isfunction)} - WRITES
 
 EXEMPT = {
-    "service.doctor.orphaned_lease.mend": "`rounds.treat`, which calls it, has the mark.",
-    "service.doctor.stuck_breaker.mend": "`rounds.treat`, which calls it, has the mark.",
-    "service.seals.seal": "A duty of the workers, which the next round repeats; the command waits by itself.",
+    "diagnostics.doctor.job_checks_orphaned_lease.mend": "`rounds.treat`, which calls it, has the mark.",
+    "diagnostics.doctor.job_checks_stuck_breaker.mend": "`rounds.treat`, which calls it, has the mark.",
+    "audit.seals.seal": "A duty of the workers, which the next round repeats; the command waits by itself.",
 }
 """Use-cases that look as if they needed the mark, and why they need none."""
 

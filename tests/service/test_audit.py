@@ -11,12 +11,12 @@ from urllib.parse import urlsplit
 import apsw
 import pytest
 
+from keptwork.audit import verify
+from keptwork.core.ids_entities import public_id
+from keptwork.core.lifecycles import JOB, LIFECYCLES, WORKER
 from keptwork.errors import StoreError
-from keptwork.lifecycle import JOB, LIFECYCLES, WORKER
-from keptwork.service import audit, migrate
-from keptwork.service.entities import public_id
-from keptwork.store import Store, open_store
-from keptwork.store.records import EVENT_FIELDS
+from keptwork.store import Store, open_store, upgrade_migrate
+from keptwork.store.contract.records import EVENT_FIELDS
 from tests.conformance.stage import queued
 from tests.support.lives import Lives, live
 
@@ -36,7 +36,7 @@ async def triggers_by_job(store: Store) -> dict[int, list[str]]:
 
 async def test_a_thousand_jobs_leave_exactly_the_events_of_their_moves(store):
     lives = await live(store, 1000)
-    verdict = await audit.verify(store)
+    verdict = await verify.verify(store)
     assert verdict.problems == []
     assert verdict.events == lives.total + 1  # the worker's
     assert (verdict.entities, verdict.rows["job"], verdict.rows["worker"]) == (1001, 1000, 1)
@@ -56,12 +56,12 @@ async def many_events(store: Store, wanted: int, capsys: pytest.CaptureFixture[s
     written = time.perf_counter() - began
     told: list[tuple[int, int]] = []
     began = time.perf_counter()
-    verdict = await audit.verify(store, lambda done, total: told.append((done, total)))
+    verdict = await verify.verify(store, lambda done, total: told.append((done, total)))
     checked = time.perf_counter() - began
     assert verdict.problems == []
     assert verdict.events == await store.event_count() == lives.total + 1
     assert told[-1] == (verdict.events, verdict.events)
-    assert len(told) >= wanted // audit.EVENTS_AT_ONCE
+    assert len(told) >= wanted // verify.EVENTS_AT_ONCE
     with capsys.disabled():
         rates = f"written {lives.total / written:,.0f}/s, verified {verdict.events / checked:,.0f}/s"
         print(f"\n{store.url.partition(':')[0]}: {verdict.events:,} events, {rates}")
@@ -78,15 +78,15 @@ async def test_a_million_events_replay_to_every_row(store, capsys):
 
 
 async def test_an_empty_database_is_clean(store):
-    verdict = await audit.verify(store)
+    verdict = await verify.verify(store)
     assert (verdict.clean, verdict.events, verdict.entities, set(verdict.rows)) == (True, 0, 0, set(LIFECYCLES))
 
 
 async def test_one_entity_with_more_events_than_a_page_is_replayed_across_pages(store, monkeypatch):
-    monkeypatch.setattr(audit, "EVENTS_AT_ONCE", 3)
+    monkeypatch.setattr(verify, "EVENTS_AT_ONCE", 3)
     lives = await live(store, 40)
     assert max(len(moves) for moves in lives.moves.values()) > 6
-    verdict = await audit.verify(store)
+    verdict = await verify.verify(store)
     assert (verdict.problems, verdict.events, verdict.entities) == ([], lives.total + 1, 41)
 
 
@@ -94,7 +94,7 @@ async def test_one_entity_with_more_events_than_a_page_is_replayed_across_pages(
 
 
 async def problems(store: Store) -> dict[str, str]:
-    return {problem.entity: problem.what for problem in (await audit.verify(store)).problems}
+    return {problem.entity: problem.what for problem in (await verify.verify(store)).problems}
 
 
 async def longest(store: Store) -> int:
@@ -200,7 +200,7 @@ async def test_a_row_that_is_gone_before_its_end_is_reported(store, tamper):
 
 
 async def test_two_kinds_of_entity_under_one_key_are_told_apart(store, tamper, monkeypatch):
-    monkeypatch.setattr(audit, "EVENTS_AT_ONCE", 1)
+    monkeypatch.setattr(verify, "EVENTS_AT_ONCE", 1)
     id = await longest(store)
     columns = "created_at, updated_at, tenant_id, state, move, name, incarnation, workspace_id"
     events = "entity_id, ts, tenant_id, seq, epoch, entity, type, trigger, to_state"
@@ -223,8 +223,8 @@ async def test_a_guard_that_was_dropped_is_reported_and_put_back_when_asked(stor
             "ALTER TABLE jobs DISABLE TRIGGER keptwork_job_moves", name
         )
     assert "the guard keptwork_job_moves is missing" in (await problems(store))["–"]
-    assert not (await migrate.migrate(database_url)).guards
-    assert (await migrate.migrate(database_url, guards=True)).guards == ["keptwork_job_moves"]
+    assert not (await upgrade_migrate.migrate(database_url)).guards
+    assert (await upgrade_migrate.migrate(database_url, guards=True)).guards == ["keptwork_job_moves"]
     assert await problems(store) == {}
     with pytest.raises(StoreError, match="no declared move of a job"):
         async with store.transaction() as tx:
@@ -232,27 +232,27 @@ async def test_a_guard_that_was_dropped_is_reported_and_put_back_when_asked(stor
 
 
 async def test_only_the_first_problems_are_kept_and_all_are_counted(store, tamper, monkeypatch):
-    monkeypatch.setattr(audit, "PROBLEMS_KEPT", 5)
+    monkeypatch.setattr(verify, "PROBLEMS_KEPT", 5)
     await live(store, 60)
     tamper("UPDATE jobs SET epoch = epoch + 1")
-    verdict = await audit.verify(store)
+    verdict = await verify.verify(store)
     assert (verdict.clean, len(verdict.problems), verdict.problem_count) == (False, 5, 60)
 
 
 # --- the export ---------------------------------------------------------------------------------------------
 
 
-async def exported(store: Store, wanted: int) -> tuple[audit.Exported, list[dict[str, Any]]]:
+async def exported(store: Store, wanted: int) -> tuple[verify.Exported, list[dict[str, Any]]]:
     """On a busy server the newest events are held back while any transaction is open: until then, again."""
     while True:
         lines: list[str] = []
-        done = await audit.export(store, lines.append)
+        done = await verify.export(store, lines.append)
         if done.events == wanted or not done.left:
             return done, [json.loads(line) for line in "".join(lines).splitlines()]
 
 
 async def test_the_export_has_every_event_once_in_the_order_of_commits(store, monkeypatch):
-    monkeypatch.setattr(audit, "EVENTS_AT_ONCE", 37)
+    monkeypatch.setattr(verify, "EVENTS_AT_ONCE", 37)
     lives = await live(store, 100)
     done, events = await exported(store, lives.total + 1)
     assert (done.events, done.left, len(events)) == (lives.total + 1, 0, lives.total + 1)
@@ -278,7 +278,7 @@ async def test_a_later_export_goes_on_where_the_last_one_ended(store):
     await live(store, 10, seed=2)
     while True:
         lines: list[str] = []
-        done = await audit.export(store, lines.append, after=first.cursor)
+        done = await verify.export(store, lines.append, after=first.cursor)
         if done.events == await store.event_count() - before:
             break
     assert len("".join(lines).splitlines()) == done.events > 0
@@ -293,7 +293,7 @@ async def test_a_failing_output_is_the_outputs_error_not_the_databases(store):
     while not await store.events(limit=1):
         pass  # on a busy server events are held back while somebody else's transaction is open
     with pytest.raises(OSError, match="No space left"):
-        await audit.export(store, full)
+        await verify.export(store, full)
 
 
 async def test_what_is_shown_of_a_reopened_database_is_the_same(database_url):
@@ -301,7 +301,7 @@ async def test_what_is_shown_of_a_reopened_database_is_the_same(database_url):
     lives = await live(store, 50)
     await store.close()
     again = await open_store(database_url, migrate=False, create=False)
-    verdict = await audit.verify(again)
+    verdict = await verify.verify(again)
     assert (verdict.problems, verdict.events) == ([], lives.total + 1)
     assert await triggers_by_job(again) == lives.moves
     assert JOB.name in verdict.rows

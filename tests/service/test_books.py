@@ -10,12 +10,11 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from keptwork.agent import spending
-from keptwork.budget import Caps
-from keptwork.service import budgets
-from keptwork.service.budgets import Reserved
+from keptwork.agents import budget_rules, budgets
+from keptwork.agents.budgets import Reserved
+from keptwork.core.money import Caps
 from keptwork.store import Store, open_store
-from keptwork.store.budgets import Budget
+from keptwork.store.contract.budgets import Budget
 from tests.service.spender import ask, released, settled
 
 DEEDS = st.one_of(
@@ -144,11 +143,11 @@ def test_whatever_happens_a_thousand_times_the_books_agree(database_url: str) ->
 def test_a_reserve_that_forgets_what_is_reserved_is_caught_by_the_same_check(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shipped = spending.refusing
+    shipped = budget_rules.refusing
 
     def forgetful(found: list[Budget], ceiling: int) -> Budget | None:
         return shipped([one._replace(reserved_micros=0) for one in found], ceiling)
 
-    monkeypatch.setattr(spending, "refusing", forgetful)
+    monkeypatch.setattr(budget_rules, "refusing", forgetful)
     with pytest.raises(AssertionError, match=r"\('reserve', .*Reserved\("):
         check_books(sqlite_url, 5)

@@ -12,14 +12,15 @@ from typing import Any
 
 import pytest
 
-from keptwork.breaker import Breaker
+from keptwork.audit import verify
+from keptwork.core.lifecycles import BREAKER, JOB, Change, decide, insist
 from keptwork.errors import BadInput, InvalidTransition, NotFound
-from keptwork.lifecycle import BREAKER, JOB, Change, decide, insist
-from keptwork.service import audit, held_jobs
-from keptwork.service.breakers import Answer, Report, admit, report, settle
-from keptwork.service.held_jobs import PATIENCE_US, reset, tend
+from keptwork.jobs import held_jobs
+from keptwork.jobs.breaker import Breaker
+from keptwork.jobs.breakers import Answer, Report, admit, report, settle
+from keptwork.jobs.held_jobs import PATIENCE_US, reset, tend
 from keptwork.store import Job, NewJob, Store, Transaction, open_store
-from keptwork.store.breakers import Row
+from keptwork.store.contract.breakers import Row
 from tests.conformance.stage import LEASE, claim, entity, log, moved, queued, worker
 from tests.support.broken_sql import leave_out
 from tests.support.database_time import Timed, open_timed
@@ -35,7 +36,7 @@ async def timed(database_url: str) -> AsyncIterator[Timed]:
     """A store whose time the test moves, audited in the end."""
     opened = await open_timed(database_url)
     yield opened
-    verdict = await audit.verify(opened.store)
+    verdict = await verify.verify(opened.store)
     assert verdict.clean, verdict.problems
     await opened.close()
 

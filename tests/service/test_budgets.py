@@ -9,23 +9,24 @@ from typing import Any
 import pytest
 
 from keptwork import Keptwork
-from keptwork.agent.conversation import Usage
-from keptwork.budget import DAY_US, Caps, day_name, day_of, midnight_after
-from keptwork.declared_job import DeclaredJob
+from keptwork.agents import budget_caps, budgets
+from keptwork.agents.budgets import Refused, Reserved
+from keptwork.agents.conversation import Usage
+from keptwork.core.ids_entities import public_id, resolve
+from keptwork.core.lifecycles import JOB, RUN
+from keptwork.core.money import DAY_US, Caps, day_name, day_of, midnight_after
+from keptwork.diagnostics.why_jobs import why
 from keptwork.errors import BadInput, LeaseLost, NotFound
-from keptwork.flow.definition import Flow
-from keptwork.lifecycle import JOB, RUN
-from keptwork.service import budget_caps, budgets, flows
-from keptwork.service.budgets import Refused, Reserved
-from keptwork.service.entities import public_id, resolve
-from keptwork.service.why import why
+from keptwork.flows import commands as flows
+from keptwork.flows.definition import Flow
+from keptwork.job_declared import DeclaredJob
+from keptwork.jobs.outcome import Release
+from keptwork.maintenance.held_job_release_budget_watch import BudgetWatch
+from keptwork.maintenance.periodic_outage import Outage
 from keptwork.store import Store
-from keptwork.store.budgets import Budget
-from keptwork.store.records import Job
-from keptwork.worker.budget_watch import BudgetWatch
-from keptwork.worker.outage import Outage
-from keptwork.worker.parking import Suspended
-from keptwork.worker.settlement import Release
+from keptwork.store.contract.budgets import Budget
+from keptwork.store.contract.records import Job
+from keptwork.workers.parked_waits import Suspended
 from tests.conformance.stage import queued
 from tests.service.spender import ask, refused, released, reserved, settled
 from tests.support.broken_sql import leave_out

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from keptwork.clock import ManualClock
-from keptwork.flow import crew_plan
-from keptwork.flow.crew_plan import LetGo
-from keptwork.service import audit, crew_moves
+from keptwork.audit import verify
+from keptwork.core.clock import ManualClock
+from keptwork.crews import engine as crew_moves
+from keptwork.crews import plan as crew_plan
+from keptwork.crews.plan import LetGo
 from keptwork.store import open_store
-from keptwork.worker.crews import Crews
+from keptwork.workers.waits_crews import Crews
 from tests.conformance.by_hand import hand_on
 from tests.conformance.times import START, PostgresClock
 from tests.service.crew_forest import Forest, Node, forests, grown
@@ -33,7 +34,7 @@ async def on_sqlite(forest: Forest, steps: int = 40) -> None:
     store = await open_store("sqlite:///:memory:", clock=clock)
     try:
         await grown(store, 1, forest, advance, steps)
-        assert (await audit.verify(store)).clean
+        assert (await verify.verify(store)).clean
     finally:
         await store.close()
 
@@ -55,7 +56,7 @@ async def on_postgres(url: str, drawn: list[Forest]) -> None:
     try:
         for number, forest in enumerate(drawn):
             await grown(store, await store.add_tenant(f"forest {number}"), forest, clock.advance)
-        assert (await audit.verify(store)).clean
+        assert (await verify.verify(store)).clean
     finally:
         await store.close()
         await hand.close()
@@ -133,22 +134,27 @@ def forgetful() -> Callable[..., Any]:
 
 
 TWINS: dict[str, tuple[str, Any, Forest, str]] = {
-    "a waiting share keeps its worker": ("keptwork.worker.crews.HELD_BY_QUOTA", None, CROWD, "a crew waits although"),
+    "a waiting share keeps its worker": (
+        "keptwork.workers.waits_crews.HELD_BY_QUOTA",
+        None,
+        CROWD,
+        "a crew waits although",
+    ),
     "workers are given back twice": (
-        "keptwork.service.crew_moves.allocate",
+        "keptwork.crews.engine.allocate",
         freed_twice(),
         CROWD,
         "shares have a worker",
     ),
-    "shares outlive a failed crew": ("keptwork.service.crew_moves._cancel_shares", no_cancelling, ROTTEN, "outlive"),
+    "shares outlive a failed crew": ("keptwork.crews.engine._cancel_shares", no_cancelling, ROTTEN, "outlive"),
     "crews are made by every run": (
-        "keptwork.worker.crews.Crews._submitted",
+        "keptwork.workers.waits_crews.Crews._submitted",
         forgetful(),
         CROWD,
         "crews were made where|never end",
     ),
     "small crews overtake": (
-        "keptwork.flow.crew_plan.let_go",
+        "keptwork.crews.plan.let_go",
         overtaking,
         Forest((ONE, TRIO, ONE, ONE, TRIO, ONE), (3, 2, 2, 2, 2, 2), 3),
         "overtaken",

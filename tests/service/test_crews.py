@@ -9,20 +9,25 @@ from typing import Any
 
 import pytest
 
+from keptwork.core.guards import MAX_DEPTH
+from keptwork.core.ids_entities import public_id
+from keptwork.core.lifecycles import CREW, JOB
+from keptwork.crews import commands as crews
+from keptwork.crews import engine as crew_moves
+from keptwork.crews.commands import Inside, NewCrew
+from keptwork.diagnostics import diagnose
 from keptwork.errors import BadInput, CrewFailed, CrewUnfinished, InvalidTransition, NotFound
-from keptwork.job_type import JobType
-from keptwork.lifecycle import CREW, JOB
-from keptwork.lifecycle.guards import MAX_DEPTH
-from keptwork.service import crew_mend, crew_moves, crews, jobs, whys, workers
-from keptwork.service.crews import Inside, NewCrew
-from keptwork.service.entities import public_id
-from keptwork.service.settle import applied
+from keptwork.job import JobType
+from keptwork.jobs import queries
+from keptwork.jobs.complete import applied
+from keptwork.jobs.outcome import Raised, Suspend, settle
+from keptwork.maintenance import reconciler_crew_mend
+from keptwork.maintenance.expired_leases import Reaper
+from keptwork.maintenance.periodic_outage import Outage
 from keptwork.store import Job, Store
-from keptwork.store.crews import HELD_BY_QUOTA, waits_for_crew
-from keptwork.store.records import Expiry
-from keptwork.worker.outage import Outage
-from keptwork.worker.reaper import Reaper
-from keptwork.worker.settlement import Raised, Suspend, settle
+from keptwork.store.contract.crews import HELD_BY_QUOTA, waits_for_crew
+from keptwork.store.contract.records import Expiry
+from keptwork.workers import commands as workers
 from tests.conformance.by_hand import Hand, hand_on
 from tests.conformance.stage import claim, entity, log, worker
 
@@ -254,7 +259,7 @@ async def test_a_share_that_begins_to_wait_for_a_crew_that_has_just_ended_goes_o
 
 
 async def test_a_job_that_is_no_share_waits_for_a_crew_as_well(store: Store) -> None:
-    await jobs.enqueue(store, 1, "plain")
+    await queries.enqueue(store, 1, "plain")
     (asker,) = await taken(store)
     crew = await submitted(store, 1, Inside(asker_id=asker.id))
     await wait_for(store, asker, crew)
@@ -291,7 +296,7 @@ async def test_large_results_are_kept_by_their_hash(store: Store) -> None:
 async def test_results_that_are_too_large_together_are_a_failure_that_says_so(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("keptwork.service.crew_moves.LARGEST_RESULT", 100)
+    monkeypatch.setattr("keptwork.crews.engine.LARGEST_RESULT", 100)
     crew = await submitted(store, 2)
     for job in await taken(store):
         await say(store, job, "x" * 60)
@@ -323,7 +328,7 @@ async def test_what_is_inside_a_crew_that_fails_goes_with_it(store: Store) -> No
     inner = await submitted(store, 2, Inside(outer, outer, asker.id))
     innermost = await submitted(store, 1, Inside(inner))
     await wait_for(store, asker, inner)
-    await jobs.cancel(store, 1, other.public_id, hard=True, reason="enough")
+    await queries.cancel(store, 1, other.public_id, hard=True, reason="enough")
     assert await states(store, outer, inner, innermost) == ["FAILED", "CANCELED", "CANCELED"]
     assert "ended cancelled: enough" in (await entity(store, CREW, outer))["error"]
     assert await store.shares([outer, inner, innermost], unfinished_only=True) == []
@@ -409,9 +414,9 @@ async def test_a_worker_that_is_terminated_with_its_jobs_fails_their_crew(store:
 
 async def test_time_cancels_a_crew_whose_time_is_over(store: Store, hand: Hand) -> None:
     crew, patient = await submitted(store, 1, timeout="1h"), await submitted(store, 1)
-    assert await crew_mend.mend(store) == 0
+    assert await reconciler_crew_mend.mend(store) == 0
     await hand.run(f"UPDATE crews SET deadline_at = 1 WHERE id = {crew}")
-    assert await crew_mend.mend(store) == 1
+    assert await reconciler_crew_mend.mend(store) == 1
     row = await entity(store, CREW, crew)
     assert (row["state"], row["reason"]) == ("CANCELED", "timeout")
     assert (await state(store, patient), await store.shares([crew], unfinished_only=True)) == ("RUNNING", [])
@@ -424,12 +429,12 @@ async def test_shares_that_ended_behind_the_services_back_are_seen(store: Store)
         change = settle(job, DIG, said, lambda: 0.0, f"w:{job.owner}")
         await store.apply([change])
     assert await states(store, done, failed) == ["RUNNING", "RUNNING"]
-    assert await crew_mend.mend(store) == 1
+    assert await reconciler_crew_mend.mend(store) == 1
     for job in await taken(store):
         await store.apply([settle(job, DIG, Raised(ValueError("no")), lambda: 0.0, f"w:{job.owner}")])
-    assert await crew_mend.mend(store) == 1
+    assert await reconciler_crew_mend.mend(store) == 1
     assert await states(store, done, failed) == ["COMPLETED", "FAILED"]
-    assert await crew_mend.mend(store) == 0
+    assert await reconciler_crew_mend.mend(store) == 0
 
 
 async def test_workers_that_are_free_find_those_who_wait_even_if_nobody_told_them(store: Store, hand: Hand) -> None:
@@ -437,7 +442,7 @@ async def test_workers_that_are_free_find_those_who_wait_even_if_nobody_told_the
     first, second = await submitted(store, 1), await submitted(store, 1)
     assert await states(store, first, second) == ["RUNNING", "PENDING"]
     await hand.run("UPDATE crew_quotas SET most = 2")
-    assert await crew_mend.mend(store) == 1
+    assert await reconciler_crew_mend.mend(store) == 1
     assert await state(store, second) == "RUNNING"
 
 
@@ -446,18 +451,18 @@ async def test_a_share_that_nobody_woke_is_woken(store: Store, hand: Hand) -> No
     await crews.cancel(store, 1, id_of(inner))
     await hand.run(f"UPDATE jobs SET held_by = 'quota', waits_for = '{waits_for_crew(inner)}' WHERE id = {asker.id}")
     assert await taken(store) == []
-    assert await crew_mend.mend(store) > 0
+    assert await reconciler_crew_mend.mend(store) > 0
     assert [job.id for job in await taken(store)] == [asker.id]
     assert await state(store, outer) == "RUNNING"
 
 
 async def test_the_crew_of_a_cancelled_job_goes_with_it(store: Store) -> None:
-    await jobs.enqueue(store, 1, "plain")
+    await queries.enqueue(store, 1, "plain")
     (asker,) = await taken(store)
     crew = await submitted(store, 1, Inside(asker_id=asker.id))
     await wait_for(store, asker, crew)
-    await jobs.cancel(store, 1, asker.public_id)
-    assert await crew_mend.mend(store) == 1
+    await queries.cancel(store, 1, asker.public_id)
+    assert await reconciler_crew_mend.mend(store) == 1
     row = await entity(store, CREW, crew)
     assert (row["state"], row["reason"]) == ("CANCELED", f"{asker.public_id}, which waited for it, was cancelled")
 
@@ -483,7 +488,7 @@ async def test_waiting_for_a_crew_that_takes_too_long_says_so(store: Store) -> N
 
 
 async def why(store: Store, id: str) -> list[tuple[str, str]]:
-    return [(str(reason.cause), reason.says) for reason in (await whys.explained(store, 1, id)).reasons]
+    return [(str(reason.cause), reason.says) for reason in (await diagnose.explained(store, 1, id)).reasons]
 
 
 async def test_it_can_be_told_who_has_the_workers_and_who_comes_first(store: Store) -> None:

@@ -11,9 +11,9 @@ from typing import Any
 import apsw
 import pytest
 
+from keptwork.audit import verify
+from keptwork.core.lifecycles import LIFECYCLES
 from keptwork.errors import StoreError
-from keptwork.lifecycle import LIFECYCLES
-from keptwork.service import audit
 from keptwork.store import open_store
 from tests.support.lives import live
 
@@ -23,7 +23,7 @@ PAGE = 4096
 VOUCHED = [
     "SELECT entity, entity_id, seq, epoch, type, trigger, ts, from_state, to_state, tenant_id FROM events ORDER BY id",
     *(
-        f"SELECT id, tenant_id, move, {', '.join(audit.COMPARED)} FROM {table} ORDER BY id"
+        f"SELECT id, tenant_id, move, {', '.join(verify.COMPARED)} FROM {table} ORDER BY id"
         for table in sorted({lifecycle.table for lifecycle in LIFECYCLES.values()})
     ),
 ]
@@ -58,10 +58,10 @@ def outcome(path: Path) -> str:
         return type(refusal).__name__
 
 
-async def _verdict(path: Path) -> audit.Verdict:
+async def _verdict(path: Path) -> verify.Verdict:
     store = await open_store(f"sqlite:///{path}", migrate=False, create=False)
     try:
-        return await audit.verify(store)
+        return await verify.verify(store)
     finally:
         await store.close()
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from keptwork.core.durations import rfc3339
+from keptwork.core.ids_entities import public_id
+from keptwork.core.lifecycles import JOB
 from keptwork.errors import BadInput, NotFound, RunAgainBefore
-from keptwork.lifecycle import JOB
-from keptwork.moments import rfc3339
-from keptwork.service import dead_letters
-from keptwork.service.entities import public_id
+from keptwork.jobs import dead_letters
 from keptwork.store import JobFilter, NewJob, Store
 from tests.conformance.stage import claim, entity, moved, queued, worker
 

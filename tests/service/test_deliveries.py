@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from keptwork.service.deliveries import LONGEST_PAUSE_US, Answer, verdict
-from keptwork.store.outbox import MOST_ATTEMPTS, Delivery
+from keptwork.store.contract.outbox import MOST_ATTEMPTS, Delivery
+from keptwork.webhooks.http_post_deliveries import LONGEST_PAUSE_US, Answer, verdict
 
 HOUR_US = 3_600_000_000
 

@@ -9,17 +9,19 @@ from typing import Any
 import pytest
 
 from keptwork import Context
-from keptwork.job_type import JobType
-from keptwork.lifecycle import BREAKER, JOB, RUN, WORKSTREAM
-from keptwork.service import crews, flows, overrides
-from keptwork.service.audit import verify
-from keptwork.service.doctor import FIRST_CHECKS, FLOW_CHECKS, LAST_CHECKS, STORE_CHECKS, rounds
-from keptwork.service.doctor.chart import Limits
-from keptwork.service.entities import public_id
-from keptwork.service.flow_scene import Actor
+from keptwork.audit.verify import verify
+from keptwork.core.ids_entities import public_id
+from keptwork.core.lifecycles import BREAKER, JOB, RUN, WORKSTREAM
+from keptwork.crews import commands as crews
+from keptwork.diagnostics import overrides
+from keptwork.diagnostics.doctor import FIRST_CHECKS, FLOW_CHECKS, LAST_CHECKS, STORE_CHECKS, runner
+from keptwork.diagnostics.doctor.flow_facts import Limits
+from keptwork.flows import commands as flows
+from keptwork.flows.transaction import Actor
+from keptwork.job import JobType
 from keptwork.store import EventFilter, NewJob, Store
-from keptwork.store.budgets import NewCharge
-from keptwork.store.steps import NewGate
+from keptwork.store.contract.budgets import NewCharge
+from keptwork.store.contract.flows_steps import NewGate
 from tests.conformance.by_hand import Hand, hand_on
 from tests.conformance.stage import claim, moved, queued, running, worker
 from tests.service.flow_driver import Driver, flow, states, step
@@ -298,9 +300,9 @@ BY_TIME = {"stuck", "stuck_breaker", "stuck_job"}
 
 async def test_a_job_that_was_asked_to_stop_is_not_to_be_asked_once_more(ward: Ward) -> None:
     await stuck_job(ward)
-    (before,) = await rounds.examine(ward.store, Limits({}, 0))
+    (before,) = await runner.examine(ward.store, Limits({}, 0))
     await ward.store.request_stop(before.id, 1)
-    (after,) = await rounds.examine(ward.store, Limits({}, 0))
+    (after,) = await runner.examine(ward.store, Limits({}, 0))
     assert (before.todo or "").endswith(", if it should not take this long")
     assert "was asked to stop" in after.says
     assert after.todo == f"keptwork jobs cancel {after.public_id} --hard"
@@ -331,30 +333,30 @@ async def test_it_finds_exactly_this_mends_it_and_all_flows_end(ward: Ward) -> N
 
 async def found_and_mended(ward: Ward, name: str) -> None:
     damage, says = SCENES[name]
-    assert await rounds.examine(ward.store) == []
+    assert await runner.examine(ward.store) == []
     await damage(ward)
     limits = Limits({}, 0) if name in BY_TIME else Limits({}, HOUR)
-    found = await rounds.examine(ward.store, limits)
+    found = await runner.examine(ward.store, limits)
     assert [finding.check for finding in found] == [name], f"{name}: {found}"
     assert says in found[0].says
     assert bool(found[0].fix) != bool(found[0].todo)
-    outcome = await rounds.treat(ward.store, limits)
+    outcome = await runner.treat(ward.store, limits)
     if found[0].fix:
         assert outcome.left == [], f"{name}: {outcome}"
         assert [repair.error for repair in outcome.repairs] == [None] * len(outcome.repairs)
-        assert await rounds.treat(ward.store) == rounds.Outcome([], [], [])
+        assert await runner.treat(ward.store) == runner.Outcome([], [], [])
     else:
         assert outcome.repairs == []
         await obey(ward.store, found[0].todo or "")
-        await rounds.treat(ward.store)
+        await runner.treat(ward.store)
     await ward.driver.to_the_end()
     assert await ward.driver.unfinished(RUN) == await ward.driver.unfinished(WORKSTREAM) == [], name
-    assert await rounds.examine(ward.store) == [], name
+    assert await runner.examine(ward.store) == [], name
 
 
 async def test_every_repair_is_in_the_log_with_who_and_why(ward: Ward) -> None:
     await finished(ward)
-    await rounds.treat(ward.store)
+    await runner.treat(ward.store)
     events = await ward.store.events(EventFilter(entity=WORKSTREAM.name), newest_first=True)
     assert events[0].to_state == "S_SUCCESS"
     assert events[0].actor == "doctor"
@@ -363,8 +365,8 @@ async def test_every_repair_is_in_the_log_with_who_and_why(ward: Ward) -> None:
 
 async def test_only_one_tenant_can_be_looked_at(ward: Ward) -> None:
     await finished(ward)
-    assert await rounds.examine(ward.store, tenant_id=await ward.store.add_tenant("other")) == []
-    assert len(await rounds.examine(ward.store, tenant_id=1)) == 1
+    assert await runner.examine(ward.store, tenant_id=await ward.store.add_tenant("other")) == []
+    assert len(await runner.examine(ward.store, tenant_id=1)) == 1
 
 
 async def test_what_goes_well_is_not_found(ward: Ward) -> None:
@@ -381,10 +383,10 @@ async def test_what_goes_well_is_not_found(ward: Ward) -> None:
     await flows.hold(ward.store, await ward.started(step("a")), Actor("ann"))
     await ward.started(step("a"), step("sign", approval={}), step("b"), kind="run")
     for _ in range(20):
-        assert await rounds.examine(ward.store) == []
+        assert await runner.examine(ward.store) == []
         jobs = await ward.driver.start(1)
-        assert await rounds.examine(ward.store) == []
+        assert await runner.examine(ward.store) == []
         await ward.driver.settle(jobs)
     await ward.driver.to_the_end()
-    assert await rounds.examine(ward.store) == []
+    assert await runner.examine(ward.store) == []
     assert (await states(ward.store, ref))[0] == "S_SUCCESS"

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
+from keptwork.core.lifecycles import JOB
 from keptwork.errors import StoreError
-from keptwork.lifecycle import JOB
-from keptwork.service.endings import Endings
+from keptwork.jobs.results_endings import Endings
 from keptwork.store import Store, open_store
 from tests.conformance.stage import moved, queued
 

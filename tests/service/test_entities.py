@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keptwork import ids
+from keptwork.core import ids
+from keptwork.core.ids_entities import actor_name, lifecycle_named, public_id, resolve
+from keptwork.core.lifecycles import LIFECYCLES
 from keptwork.errors import BadInput, NotFound
-from keptwork.lifecycle import LIFECYCLES
-from keptwork.service.entities import actor_name, lifecycle_named, public_id, resolve
 
 
 @given(st.sampled_from([*LIFECYCLES]), st.integers(1, (1 << 63) - 1))

@@ -7,9 +7,10 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from keptwork.errors import InvalidTransition
-from keptwork.service import flow_deeds, flows
-from keptwork.service.flow_scene import Actor
-from keptwork.service.flows import FlowRef
+from keptwork.flows import commands as flows
+from keptwork.flows import commands_flow_deeds
+from keptwork.flows.commands import FlowRef
+from keptwork.flows.transaction import Actor
 from keptwork.store import Store
 from tests.service.flow_driver import Driver, flow, step
 
@@ -63,7 +64,7 @@ async def test_what_is_told_can_be_done_and_nothing_else(store: Store, scene: Sc
     for name, deed in OF_FLOWS.items():
         ref = await scene(store)
         row = await flows.row_of(store, ref)
-        told = flow_deeds.of_flow(ref.kind, row)
+        told = commands_flow_deeds.of_flow(ref.kind, row)
         if ref.kind.name == "run" and name == "resume":
             assert name not in told  # nobody can ask it of a run
         elif name == "hold":
@@ -78,5 +79,5 @@ async def test_the_same_of_steps(store: Store, scene: Scene, name: str) -> None:
     for wish, deed in OF_STEPS.items():
         ref = await scene(store)
         for row in await store.steps(ref.id, names=[name]):
-            told = flow_deeds.of_step(row, await flows.row_of(store, ref))
+            told = commands_flow_deeds.of_step(row, await flows.row_of(store, ref))
             assert await refused(deed(store, row, ANN)) is (wish not in told), wish

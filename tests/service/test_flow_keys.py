@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from keptwork.errors import FlowKeyReused
-from keptwork.flow.definition import Flow
-from keptwork.service import flows, templates
-from keptwork.service.flows import FlowRef
+from keptwork.flows import commands as flows
+from keptwork.flows import start
+from keptwork.flows.commands import FlowRef
+from keptwork.flows.definition import Flow
 from keptwork.store import Store
 from tests.service.flow_driver import flow, step
 
@@ -56,12 +57,12 @@ async def test_true_is_not_taken_for_1_under_the_same_key(store: Store) -> None:
 async def test_another_definition_of_the_same_name_is_refused_and_leaves_no_version_behind(store: Store) -> None:
     await started(store)
     assert "by another definition of test;" in await refusal(store, what=definition(step("a", retries=2)))
-    assert [one.version for one in await templates.listed(store, 1, every=True)] == [1]
+    assert [one.version for one in await start.listed(store, 1, every=True)] == [1]
 
 
 async def test_a_definition_that_was_changed_and_changed_back_is_the_same(store: Store) -> None:
     first = await started(store)
-    await templates.put(store, 1, definition(step("a", retries=2)))
+    await start.put(store, 1, definition(step("a", retries=2)))
     assert await started(store) == first
 
 
@@ -69,7 +70,7 @@ async def test_what_is_inside_a_flow_counts_however_often_it_was_kept(store: Sto
     inner, other = (flow(step("a", retries=count), name="inner") for count in (1, 2))
     first = await started(store, what=OUTER, library={"inner.yaml": inner})
     assert "by another definition of test;" in await refusal(store, what=OUTER, library={"inner.yaml": other})
-    await templates.put(store, 1, other)
+    await start.put(store, 1, other)
     assert await started(store, what=OUTER, library={"inner.yaml": inner}) == first
 
 
@@ -81,9 +82,9 @@ async def test_another_webhook_is_refused_for_it_would_never_be_told(store: Stor
 
 
 async def test_who_names_the_newest_version_asks_for_the_same_when_there_is_a_newer_one(store: Store) -> None:
-    older = await templates.put(store, 1, definition())
+    older = await start.put(store, 1, definition())
     first = await flows.start_template(store, older, {"n": 2}, newest=True, key="k", hold=True)
-    newer = await templates.put(store, 1, definition(inputs={**INPUTS, "new": {"default": "x"}}))
+    newer = await start.put(store, 1, definition(inputs={**INPUTS, "new": {"default": "x"}}))
     assert await flows.start_template(store, newer, {"n": 2}, newest=True, key="k") == first
     with pytest.raises(FlowKeyReused, match="with other inputs: n;"):
         await flows.start_template(store, newer, {"n": 3}, newest=True, key="k")

@@ -8,31 +8,26 @@ from typing import Any
 
 import pytest
 
+from keptwork.agents import budget_caps_costs
+from keptwork.agents import commands as agents
+from keptwork.audit import verify
+from keptwork.core.ids_entities import public_id
+from keptwork.core.lifecycles import AGENT, CREW, JOB, LIFECYCLES, RUN, WORKSTREAM
+from keptwork.diagnostics import diagnose
+from keptwork.diagnostics.doctor import runner
 from keptwork.errors import NotFound
-from keptwork.lifecycle import AGENT, CREW, JOB, LIFECYCLES, RUN, WORKSTREAM
-from keptwork.service import (
-    agents,
-    audit,
-    costs,
-    flow_report,
-    flow_stories,
-    flows,
-    forks,
-    lost_steps,
-    retention,
-    whys,
-)
-from keptwork.service.doctor import rounds
-from keptwork.service.entities import public_id
-from keptwork.service.flow_scene import Actor
-from keptwork.service.flow_view import FlowView
-from keptwork.service.flows import FlowRef
-from keptwork.service.retention import ENDED_LIKE, FINISHED, Retention, Swept, prune, sweep
+from keptwork.flows import commands as flows
+from keptwork.flows import forks, queries, report
+from keptwork.flows.commands import FlowRef
+from keptwork.flows.live_view import FlowView
+from keptwork.flows.transaction import Actor
+from keptwork.maintenance import reconciler_lost_steps, retention
+from keptwork.maintenance.retention import ENDED_LIKE, FINISHED, Retention, Swept, prune, sweep
 from keptwork.store import Blob, EventFilter, NewJob, Store, open_store
-from keptwork.store.budgets import Closing, NewBudget, NewCharge
-from keptwork.store.records import Expiry
-from keptwork.store.steps import FlowFilter
-from keptwork.store.transcripts import NewLine
+from keptwork.store.contract.agents_transcripts import NewLine
+from keptwork.store.contract.budgets import Closing, NewBudget, NewCharge
+from keptwork.store.contract.flows_steps import FlowFilter
+from keptwork.store.contract.records import Expiry
 from tests.conformance.by_hand import Hand, hand_on
 from tests.conformance.stage import moved
 from tests.service.flow_driver import Driver, flow, states, step
@@ -102,7 +97,7 @@ async def told(store: Store) -> None:
 
 
 async def problems(store: Store) -> list[str]:
-    return [problem.what for problem in (await audit.verify(store)).problems]
+    return [problem.what for problem in (await verify.verify(store)).problems]
 
 
 # --- what goes
@@ -135,10 +130,10 @@ async def test_nothing_is_left_of_a_flow_with_steps_of_every_sort(
     assert await problems(store) == []
     assert len(await store.events(limit=1_000)) > 50
     with pytest.raises(NotFound):
-        await whys.explained(store, 1, ref.public_id)
+        await diagnose.explained(store, 1, ref.public_id)
     with pytest.raises(NotFound):
         await flows.found_step(store, public_id(ref.kind.step.name, first["id"]), 1)
-    spent = await costs.read(store, 1, "flow", 0)
+    spent = await budget_caps_costs.read(store, 1, "flow", 0)
     shown = [(line.name, line.id, line.cost.micros) for line in spent.lines]
     assert shown == [(f"deleted {kind}", ref.public_id, 70)]
 
@@ -286,7 +281,7 @@ async def test_a_flow_with_a_step_that_a_hand_brought_back_stays_until_it_is_men
     await hand.run(f"UPDATE steps SET {back} WHERE flow_id = {ref.id} AND name = 'b'")
     assert not (await sweep(store, EVERYTHING)).workstreams
     assert len(await store.steps(ref.id)) == 2
-    assert await rounds.examine(store)
+    assert await runner.examine(store)
 
 
 # --- crews and agent jobs
@@ -336,17 +331,17 @@ async def test_everything_can_be_asked_about_a_flow_whose_jobs_are_gone(store: S
     ref = await without_jobs(store, *GRAPH)
     (row,) = await store.steps(ref.id, names=["bad"])
     assert await store.rows(JOB, [row["job_id"]]) == []
-    told = await whys.explained(store, 1, ref.public_id)
+    told = await diagnose.explained(store, 1, ref.public_id)
     assert [reason.cause for reason in told.reasons] == ["flow_failed"]
     for name in ("a", "bad", "c"):
         (one,) = await store.steps(ref.id, names=[name])
-        assert (await whys.explained(store, 1, public_id(ref.kind.step.name, one["id"]))).reasons
-    assert [finding.check for finding in await rounds.examine(store)] == ["blocked"]
-    assert flow_stories.story_json(await flow_stories.story(store, ref))["state"] == "S_FAILED"
+        assert (await diagnose.explained(store, 1, public_id(ref.kind.step.name, one["id"]))).reasons
+    assert [finding.check for finding in await runner.examine(store)] == ["blocked"]
+    assert queries.story_json(await queries.story(store, ref))["state"] == "S_FAILED"
     view = FlowView(store, ref, 1)
-    assert (await flow_report.report(store, view)).word == "failed"
-    assert await flow_report.last_output(store, view) == []
-    assert await lost_steps.catch_up(store) == 0
+    assert (await report.report(store, view)).word == "failed"
+    assert await report.last_output(store, view) == []
+    assert await reconciler_lost_steps.catch_up(store) == 0
 
 
 async def test_a_flow_whose_jobs_are_gone_can_be_carried_on(store: Store) -> None:
@@ -373,12 +368,12 @@ async def test_a_fork_outlives_what_it_was_forked_from_and_still_names_it(store:
     old = await through(store, *GRAPH, failing="bad", max_retries=0)
     new = await forks.fork(store, old, "bad", actor=Actor("ann"))
     assert (await sweep(store, EVERYTHING)).workstreams.total() == 1
-    assert flow_stories.flow_json(new.kind, await flows.row_of(store, new))["forked_from"] == old.public_id
+    assert queries.flow_json(new.kind, await flows.row_of(store, new))["forked_from"] == old.public_id
     assert len(await store.events(EventFilter(1, WORKSTREAM.name, old.id))) > 2
     assert {one.name for one in await store.outputs(new.id, ["a"])} == {"a"}
     await Driver(store).to_the_end()
     assert (await states(store, new))[0] == "S_SUCCESS"
-    assert await rounds.examine(store) == []
+    assert await runner.examine(store) == []
 
 
 async def test_a_flow_that_went_while_somebody_looked_at_it_is_not_found(store: Store) -> None:
@@ -387,7 +382,7 @@ async def test_a_flow_that_went_while_somebody_looked_at_it_is_not_found(store: 
     asked: list[Callable[[], Awaitable[object]]] = [
         lambda: forks.fork(store, ref, "a", actor=Actor("ann")),
         lambda: flows.retry(store, ref, Actor("ann")),
-        lambda: flow_stories.story(store, ref),
+        lambda: queries.story(store, ref),
         lambda: forks.insist_on_kept_answers(store, ref, "a", lambda *_: None),
     ]
     for ask in asked:
@@ -399,9 +394,9 @@ async def test_a_job_that_outlives_its_flow_can_be_asked_about(store: Store, han
     ref = await through(store)
     (row,) = await store.steps(ref.id, names=["a"])
     assert await store.prune(WORKSTREAM, [ref.id], Expiry({"S_SUCCESS": 1 << 60})) == 1
-    told = await whys.explained(store, 1, public_id(JOB.name, row["job_id"]))
+    told = await diagnose.explained(store, 1, public_id(JOB.name, row["job_id"]))
     assert [reason.cause for reason in told.reasons] == ["ended"]
-    assert await rounds.examine(store) == []
+    assert await runner.examine(store) == []
 
 
 async def test_what_was_never_a_flow_costs_a_sweep_nothing(store: Store) -> None:

@@ -6,12 +6,13 @@ import json
 
 import pytest
 
+from keptwork.audit.verify import verify
+from keptwork.core.lifecycles import WORKSTREAM
+from keptwork.diagnostics.doctor import runner
 from keptwork.errors import BadInput
-from keptwork.lifecycle import WORKSTREAM
-from keptwork.service import flows, forks
-from keptwork.service.audit import verify
-from keptwork.service.doctor import rounds
-from keptwork.service.flow_scene import Actor
+from keptwork.flows import commands as flows
+from keptwork.flows import forks
+from keptwork.flows.transaction import Actor
 from keptwork.store import EventFilter, Store
 from tests.service.flow_driver import Driver, flow, states, step
 
@@ -32,7 +33,7 @@ async def test_what_does_not_come_after_the_step_is_kept_and_the_rest_runs_anew(
     assert state == "S_RUNNING"
     assert steps == {"a": "S_SUCCESS", "b": "S_PENDING", "c": "S_PENDING", "d": "S_SUCCESS", "e": "S_SKIPPED"}
     assert [json.loads(job.payload)["step"] for job in await store.unfinished_jobs(new.id)] == ["b"]
-    assert await rounds.examine(store) == []
+    assert await runner.examine(store) == []
     await Driver(store).to_the_end()
     assert (await states(store, new))[0] == "S_SUCCESS"
     assert (await verify(store)).clean

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from keptwork import api_key, ids
-from keptwork.api_key import ApiKey, Scope
+from keptwork.access import api_keys, scopes
+from keptwork.access.api_keys import KeyRing, Made, Principal
+from keptwork.access.scopes import ApiKey, Scope
+from keptwork.core import ids
 from keptwork.errors import BadInput, KeyEnded, NotFound, StoreError
-from keptwork.service import keys
-from keptwork.service.keys import KeyRing, Made, Principal
 from keptwork.store import Store, open_store
-from keptwork.store.api_keys import NewApiKey
+from keptwork.store.contract.access import NewApiKey
 from tests.support.at_rest import everything
 from tests.support.broken_sql import leave_out
 from tests.support.database_time import Timed
@@ -35,7 +35,7 @@ class Hand:
 
 
 async def made(store: Store, tenant_id: int = OURS, **how: Any) -> Made:
-    return await keys.create(store, tenant_id, "ann", how.pop("scopes", ["read"]), by="test", **how)
+    return await api_keys.create(store, tenant_id, "ann", how.pop("scopes", ["read"]), by="test", **how)
 
 
 def counted(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -53,18 +53,18 @@ def counted(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 async def test_a_key_tells_whose_it_is_and_what_for(store: Store, other_tenant: int) -> None:
     row, secret = await made(store, other_tenant, scopes=["write", "read"])
-    found = await keys.authenticate(store, secret.value)
+    found = await api_keys.authenticate(store, secret.value)
     assert found == Principal(other_tenant, frozenset({Scope.READ, Scope.WRITE}), row.id)
     assert found.actor == row.public_id == ids.public("key", row.id)
-    ops = await keys.authenticate(store, (await made(store, scopes=["approve:ops", "read"])).secret.value)
+    ops = await api_keys.authenticate(store, (await made(store, scopes=["approve:ops", "read"])).secret.value)
     assert ops is not None
     assert ops.scopes == {"read", "approve:ops"}
 
 
 async def test_a_scope_that_a_newer_program_gave_is_for_nothing_here(store: Store) -> None:
-    secret = api_key.new()
+    secret = scopes.new()
     row = await store.put_api_key(NewApiKey(OURS, "ann", "read,dance", secret.hash, "test"))
-    found = await keys.authenticate(store, secret.value)
+    found = await api_keys.authenticate(store, secret.value)
     assert found == Principal(OURS, frozenset({Scope.READ}), row.id)
     assert found.scopes <= set(Scope)
 
@@ -73,17 +73,17 @@ async def test_no_other_text_lets_anybody_in(store: Store, monkeypatch: pytest.M
     row, secret = await made(store)
     asked = counted(store, monkeypatch)
     for text in ("", "kw_", secret.value[:-1], secret.value.swapcase(), row.hash, row.public_id, f" {secret.value}"):
-        assert await keys.authenticate(store, text) is None
+        assert await api_keys.authenticate(store, text) is None
         assert await KeyRing(store).authenticate(text) is None
     assert asked == []
-    assert await keys.authenticate(store, api_key.new().value) is None
+    assert await api_keys.authenticate(store, scopes.new().value) is None
     assert len(asked) == 1
 
 
 async def test_whatever_is_wrong_with_a_key_the_same_is_done(timed: Timed, monkeypatch: pytest.MonkeyPatch) -> None:
     store, shipped = timed.store, ApiKey.matches
     revoked, expired = await made(store), await made(store, expires="1s")
-    await keys.revoke(store, OURS, revoked.row.public_id, by="bob")
+    await api_keys.revoke(store, OURS, revoked.row.public_id, by="bob")
     await timed.advance(SECOND)
     asked, compared = counted(store, monkeypatch), list[int]()
 
@@ -92,8 +92,8 @@ async def test_whatever_is_wrong_with_a_key_the_same_is_done(timed: Timed, monke
         return shipped(self, hash)
 
     monkeypatch.setattr(ApiKey, "matches", matches)
-    for secret in (revoked.secret, expired.secret, api_key.new()):
-        assert await keys.authenticate(store, secret.value) is None
+    for secret in (revoked.secret, expired.secret, scopes.new()):
+        assert await api_keys.authenticate(store, secret.value) is None
         assert await KeyRing(store).authenticate(secret.value) is None
     assert (len(asked), compared) == (6, [64] * 6)
 
@@ -104,9 +104,9 @@ async def test_whatever_is_wrong_with_a_key_the_same_is_done(timed: Timed, monke
 async def alike(store: Store) -> Principal | None:
     """Who is let in by a key whose hash begins like that of a key there is."""
     real = (await made(store)).row.hash
-    while (guess := api_key.new()).hash[:2] != real[:2]:
+    while (guess := scopes.new()).hash[:2] != real[:2]:
         pass
-    return await keys.authenticate(store, guess.value)
+    return await api_keys.authenticate(store, guess.value)
 
 
 def finds_by_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +143,7 @@ async def outlives(store: Store, ring: type[KeyRing]) -> list[float]:
         assert await server.authenticate(secret.value) is not None
         hand.now += pause
         assert await server.authenticate(secret.value) is not None
-        await keys.revoke(store, OURS, row.public_id, by="bob")
+        await api_keys.revoke(store, OURS, row.public_id, by="bob")
         since = hand.now
         while await server.authenticate(secret.value) is not None and hand.now - since < 60:
             hand.now += 0.125
@@ -182,7 +182,7 @@ async def test_what_was_read_before_a_revocation_and_came_late_is_not_remembered
 
     async def slow(hash: str) -> Any:
         found = await shipped(hash)
-        await keys.revoke(store, OURS, row.public_id, by="bob")
+        await api_keys.revoke(store, OURS, row.public_id, by="bob")
         hand.now += 2.5
         return found
 
@@ -198,7 +198,7 @@ async def test_a_database_that_does_not_answer_is_not_waited_for(store: Store, m
     monkeypatch.setattr(store, "live_api_key", never)
     monkeypatch.setattr(KeyRing, "PATIENCE", 0.01)
     with pytest.raises(StoreError, match="did not say within"):
-        await KeyRing(store).authenticate(api_key.new().value)
+        await KeyRing(store).authenticate(scopes.new().value)
 
 
 # --- what a server remembers
@@ -206,7 +206,7 @@ async def test_a_database_that_does_not_answer_is_not_waited_for(store: Store, m
 
 async def test_a_server_asks_once_for_many_requests(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     asked, hand = counted(store, monkeypatch), Hand()
-    good, bad = (await made(store)).secret.value, api_key.new().value
+    good, bad = (await made(store)).secret.value, scopes.new().value
     server = KeyRing(store, hand)
     for _ in range(3):
         found = await asyncio.gather(*[server.authenticate(text) for text in (good, bad) * 50])
@@ -224,7 +224,7 @@ async def test_guesses_do_not_push_out_a_key_that_is_in_use(store: Store, monkey
     good = (await made(store)).secret.value
     await server.authenticate(good)
     for _ in range(50):
-        assert await server.authenticate(api_key.new().value) is None
+        assert await server.authenticate(scopes.new().value) is None
     assert len(asked) == 51
     assert await server.authenticate(good) is not None
     assert len(asked) == 51
@@ -260,7 +260,7 @@ async def test_a_ring_holds_no_secret(store: Store) -> None:
     server, text = KeyRing(store), (await made(store)).secret.value
     await server.authenticate(text)
     assert text not in repr(vars(server))
-    assert api_key.parse(text).hash in repr(vars(server))  # type: ignore[union-attr]
+    assert scopes.parse(text).hash in repr(vars(server))  # type: ignore[union-attr]
 
 
 # --- time
@@ -274,23 +274,23 @@ async def test_a_key_expires_to_the_second_on_every_server(timed: Timed) -> None
     assert await server.authenticate(secret) is not None
     await timed.advance(1000)
     hand.now += 0.001
-    assert await server.authenticate(secret) is await keys.authenticate(store, secret) is None
+    assert await server.authenticate(secret) is await api_keys.authenticate(store, secret) is None
     await timed.advance(1_000_000 * SECOND)
-    assert await keys.authenticate(store, lasting) is not None
+    assert await api_keys.authenticate(store, lasting) is not None
 
 
 async def test_both_keys_live_while_they_overlap(timed: Timed) -> None:
     store = timed.store
     old = await made(store, scopes=["approve"], expires="10d")
     await timed.advance(24 * 3600 * SECOND)
-    new = await keys.rotate(store, OURS, old.row.public_id, overlap="1h", by="bob")
+    new = await api_keys.rotate(store, OURS, old.row.public_id, overlap="1h", by="bob")
     assert (new.row.name, new.row.scopes, new.row.created_by) == ("ann", "approve", "bob")
     assert new.row.expires_at == new.row.created_at + 10 * 24 * 3600 * SECOND
-    assert [key.replaced_by for key in await keys.listed(store, OURS)] == [None, new.row.id]
+    assert [key.replaced_by for key in await api_keys.listed(store, OURS)] == [None, new.row.id]
     await timed.advance(3600 * SECOND - 1)
-    assert [await keys.authenticate(store, one.secret.value) is not None for one in (old, new)] == [True, True]
+    assert [await api_keys.authenticate(store, one.secret.value) is not None for one in (old, new)] == [True, True]
     await timed.advance(1)
-    assert [await keys.authenticate(store, one.secret.value) is not None for one in (old, new)] == [False, True]
+    assert [await api_keys.authenticate(store, one.secret.value) is not None for one in (old, new)] == [False, True]
 
 
 async def test_use_is_noted_once_a_minute(timed: Timed, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,7 +309,7 @@ async def test_use_is_noted_once_a_minute(timed: Timed, monkeypatch: pytest.Monk
         await timed.advance(SECOND)
         hand.now += 1
     assert written == [True, True]
-    found = await keys.find(store, OURS, row.public_id)
+    found = await api_keys.find(store, OURS, row.public_id)
     assert found.last_used_at == row.created_at + 60 * SECOND
 
 
@@ -319,7 +319,7 @@ async def test_a_disk_that_is_full_shuts_nobody_out(store: Store, monkeypatch: p
 
     monkeypatch.setattr(store, "touch_api_key", full)
     secret = (await made(store)).secret.value
-    assert await keys.authenticate(store, secret) is not None
+    assert await api_keys.authenticate(store, secret) is not None
     assert await KeyRing(store).authenticate(secret) is not None
 
 
@@ -344,32 +344,32 @@ async def test_what_cannot_be_a_key_is_refused(
 ) -> None:
     store = await open_store(sqlite_url)
     with pytest.raises(BadInput, match=told):
-        await keys.create(store, OURS, name, scopes, expires=expires, by="test")
-    assert await keys.listed(store, OURS, ended=True) == []
+        await api_keys.create(store, OURS, name, scopes, expires=expires, by="test")
+    assert await api_keys.listed(store, OURS, ended=True) == []
     await store.close()
 
 
 async def test_what_has_ended_is_not_rotated_and_says_why(timed: Timed) -> None:
     store = timed.store
     revoked, rotated, expired = await made(store), await made(store), await made(store, expires="1s")
-    await keys.revoke(store, OURS, revoked.row.public_id, by="bob")
-    new = await keys.rotate(store, OURS, rotated.row.public_id, by="bob")
+    await api_keys.revoke(store, OURS, revoked.row.public_id, by="bob")
+    new = await api_keys.rotate(store, OURS, rotated.row.public_id, by="bob")
     await timed.advance(SECOND)
     endings = {"was revoked": revoked, "has expired": expired, f"was rotated to {new.row.public_id}": rotated}
     for why, one in endings.items():
         with pytest.raises(KeyEnded, match=why):
-            await keys.rotate(store, OURS, one.row.public_id, by="bob")
+            await api_keys.rotate(store, OURS, one.row.public_id, by="bob")
     with pytest.raises(BadInput, match="30d"):
-        await keys.rotate(store, OURS, new.row.public_id, overlap="31d", by="bob")
+        await api_keys.rotate(store, OURS, new.row.public_id, overlap="31d", by="bob")
 
 
 async def test_another_tenants_key_is_like_one_that_does_not_exist(store: Store, other_tenant: int) -> None:
     row, secret = await made(store)
     unknown = ids.public("key", row.id + 1)
     uses: list[Callable[[str], Any]] = [
-        lambda id: keys.find(store, other_tenant, id),
-        lambda id: keys.revoke(store, other_tenant, id, by="eve"),
-        lambda id: keys.rotate(store, other_tenant, id, by="eve"),
+        lambda id: api_keys.find(store, other_tenant, id),
+        lambda id: api_keys.revoke(store, other_tenant, id, by="eve"),
+        lambda id: api_keys.rotate(store, other_tenant, id, by="eve"),
     ]
     for use in uses:
         told = []
@@ -378,8 +378,8 @@ async def test_another_tenants_key_is_like_one_that_does_not_exist(store: Store,
                 await use(id)
             told.append(str(caught.value).replace(id, "ID"))
         assert told[0] == told[1]
-    assert await keys.listed(store, other_tenant, ended=True) == []
-    assert await keys.authenticate(store, secret.value) is not None
+    assert await api_keys.listed(store, other_tenant, ended=True) == []
+    assert await api_keys.authenticate(store, secret.value) is not None
 
 
 # --- no secret at rest
@@ -388,15 +388,15 @@ async def test_another_tenants_key_is_like_one_that_does_not_exist(store: Store,
 async def test_no_secret_is_in_the_database(database_url: str, store: Store, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(0)
     first = await made(store)
-    second = await keys.rotate(store, OURS, first.row.public_id, by="bob")
+    second = await api_keys.rotate(store, OURS, first.row.public_id, by="bob")
     for one in (first, second):
         assert await KeyRing(store).authenticate(one.secret.value) is not None
-    await keys.revoke(store, OURS, second.row.public_id, by="bob")
+    await api_keys.revoke(store, OURS, second.row.public_id, by="bob")
     dump = await everything(database_url)
-    shown = repr(keys.as_json(second.row, 0)) + repr(first) + repr(second) + caplog.text
+    shown = repr(api_keys.as_json(second.row, 0)) + repr(first) + repr(second) + caplog.text
     for one in (first, second):
         assert one.row.hash in dump, "the dump is not one of this database"
         for part in (one.secret.value, one.secret.value[3:19], one.secret.value[-20:]):
             assert part not in dump
             assert part not in shown
-        assert one.row.hash not in repr(keys.as_json(one.row, 0))
+        assert one.row.hash not in repr(api_keys.as_json(one.row, 0))

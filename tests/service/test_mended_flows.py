@@ -6,15 +6,20 @@ from typing import Any
 
 import pytest
 
-from keptwork import ids
-from keptwork.clock import ManualClock
+from keptwork.core import ids
+from keptwork.core.clock import ManualClock
+from keptwork.crews import commands as crews
+from keptwork.diagnostics import diagnose, overrides
+from keptwork.diagnostics.doctor import runner
 from keptwork.errors import AlreadyDecided
-from keptwork.service import advance, approvals, crew_mend, crews, flows, overrides, whys
-from keptwork.service.doctor import rounds
-from keptwork.service.flow_scene import Actor, Scene
+from keptwork.flows import approvals
+from keptwork.flows import commands as flows
+from keptwork.flows import engine as advance
+from keptwork.flows.transaction import Actor, Scene
+from keptwork.maintenance import reconciler_crew_mend
+from keptwork.maintenance.expired_leases import Reaper
+from keptwork.maintenance.periodic_outage import Outage
 from keptwork.store import Store, open_store
-from keptwork.worker.outage import Outage
-from keptwork.worker.reaper import Reaper
 from tests.conformance.by_hand import hand_on
 from tests.conformance.stage import claim, worker
 from tests.service.flow_driver import Driver, flow, states, step
@@ -42,14 +47,14 @@ async def ended_well(store: Store, ref: flows.FlowRef, driver: Driver) -> dict[s
     while jobs := await driver.start():
         await driver.settle(jobs)
     state, steps = await states(store, ref)
-    assert (state, await rounds.examine(store)) == ("S_SUCCESS", [])
+    assert (state, await runner.examine(store)) == ("S_SUCCESS", [])
     return steps
 
 
 async def test_a_list_is_skipped_with_its_elements_and_the_flow_goes_on(store: Store) -> None:
     ref, driver = await failed_list(store, "each[0]")
     await flows.skip(store, await row(store, ref, "each"), OPERATOR)
-    assert await rounds.examine(store) == []
+    assert await runner.examine(store) == []
     steps = await ended_well(store, ref, driver)
     assert (steps["each"], steps["each[0]"], steps["each[1]"]) == ("S_SKIPPED", "S_ABANDONED", "S_SUCCESS")
     assert steps["after"] == "S_SUCCESS"
@@ -82,7 +87,7 @@ async def test_a_list_goes_on_without_an_element_that_is_skipped(store: Store) -
 async def test_a_list_is_in_order_when_an_element_is_skipped_before_its_turn(store: Store) -> None:
     ref = await flows.start(store, flow(step("each", **LIST)))
     await flows.skip(store, await row(store, ref, "each[3]"), OPERATOR)
-    assert await rounds.examine(store) == []
+    assert await runner.examine(store) == []
     steps = await ended_well(store, ref, Driver(store))
     assert (steps.pop("each[3]"), set(steps.values())) == ("S_SKIPPED", {"S_SUCCESS"})
 
@@ -146,7 +151,7 @@ async def test_a_flow_whose_crew_waits_for_workers_says_who_has_them(store: Stor
     await crews.set_quotas(store, 1, {0: 3})
     await flows.start(store, flow(TEAM))
     second = await flows.start(store, flow(TEAM))
-    (why,) = (await whys.explained(store, 1, second.public_id)).reasons
+    (why,) = (await diagnose.explained(store, 1, second.public_id)).reasons
     assert why.cause == "quota"
     assert "which is PENDING: it needs 3 workers of depth 0, where 3 of 3 are at work" in why.says
 
@@ -168,7 +173,7 @@ async def test_a_crew_is_called_off_though_a_worker_starts_another_step_at_that_
     monkeypatch.setattr(advance, "withdraw", withdraw_slowly)
     if by == "time":
         await end_time_of_crews(postgres_copy)
-        await crew_mend.mend(store)
+        await reconciler_crew_mend.mend(store)
     else:
         await crews.cancel(store, 1, ids.public("crew", crew["id"]))
     assert started
@@ -196,7 +201,7 @@ async def held_inside(store: Store) -> tuple[flows.FlowRef, flows.FlowRef]:
 async def test_flows_inside_a_held_one_are_held_and_let_go_with_it(store: Store) -> None:
     ref, _ = await held_inside(store)
     driver = Driver(store)
-    assert (await driver.start(), await rounds.examine(store)) == ([], [])
+    assert (await driver.start(), await runner.examine(store)) == ([], [])
     await flows.hold(store, ref, OPERATOR)  # once more changes nothing
     await flows.let_go(store, ref, OPERATOR)
     assert set((await ended_well(store, ref, driver)).values()) == {"S_SUCCESS"}
@@ -230,7 +235,7 @@ async def test_a_flow_that_ended_although_a_step_did_not_says_so(store: Store) -
     await ended_well(store, ref, driver)
     step_of_it = f"{ref.public_id}/a"
     await overrides.overridden(store, 1, step_of_it, "S_FAILED", reason="it did fail", actor="ann")
-    why, ended = (await whys.explained(store, 1, ref.public_id)).reasons
+    why, ended = (await diagnose.explained(store, 1, ref.public_id)).reasons
     assert (why.cause, why.todo, ended.cause) == ("damage", "keptwork doctor --fix", "ended")
     assert "it is S_SUCCESS, but a is S_FAILED" in why.says
 
@@ -250,6 +255,6 @@ async def test_a_crew_put_back_to_its_beginning_is_begun_again(store: Store) -> 
     (crew,) = await store.crews_of_step((await row(store, ref, "team"))["id"])
     id = ids.public("crew", crew["id"])
     await overrides.overridden(store, 1, id, "SUBMITTED", reason="once more", actor="ann")
-    assert "nobody has looked at it since" in (await whys.explained(store, 1, id)).reasons[0].says
-    await crew_mend.mend(store)
+    assert "nobody has looked at it since" in (await diagnose.explained(store, 1, id)).reasons[0].says
+    await reconciler_crew_mend.mend(store)
     await ended_well(store, ref, Driver(store))

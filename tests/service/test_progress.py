@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from keptwork import Keptwork
-from keptwork.flow.definition import Flow
-from keptwork.flow.phase import Phase
-from keptwork.service import flows
-from keptwork.service.definitions import KINDS
-from keptwork.service.flow_view import FlowView
-from keptwork.service.progress import medians, time_left, usual_times
+from keptwork.flows import commands as flows
+from keptwork.flows.compiled import KINDS
+from keptwork.flows.definition import Flow
+from keptwork.flows.eta import medians, time_left, usual_times
+from keptwork.flows.live_view import FlowView
+from keptwork.flows.plan_phase import Phase
 
 KIND = KINDS["workstream"]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from keptwork import metrics
-from keptwork.lifecycle import JOB
-from keptwork.metrics import METRICS
-from keptwork.service import prometheus, stats
+from keptwork.core import metrics
+from keptwork.core.lifecycles import JOB
+from keptwork.core.metrics import METRICS
+from keptwork.observability import prometheus, stats
 from keptwork.store import NewJob, Store
-from keptwork.store.records import Counter
+from keptwork.store.contract.records import Counter
 from tests.conformance.stage import claim, moved, settled, worker
 
 NASTY = 'a "quoted" \\ back\nslash é'

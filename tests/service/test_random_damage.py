@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from keptwork.flow.definition import Flow
-from keptwork.lifecycle import CREW, RUN, RUN_STEP, WORKSTREAM, WORKSTREAM_STEP
-from keptwork.service import flows
-from keptwork.service.doctor import FLOW_CHECKS, ready, rounds
-from keptwork.service.doctor.finding import Finding, FlowCheck
-from keptwork.service.entities import public_id
+from keptwork.core.ids_entities import public_id
+from keptwork.core.lifecycles import CREW, RUN, RUN_STEP, WORKSTREAM, WORKSTREAM_STEP
+from keptwork.diagnostics.doctor import FLOW_CHECKS, runner, step_checks_ready
+from keptwork.diagnostics.doctor.finding import Finding, FlowCheck
+from keptwork.flows import commands as flows
+from keptwork.flows.definition import Flow
+from keptwork.maintenance.expired_leases import Reaper
+from keptwork.maintenance.periodic_outage import Outage
+from keptwork.maintenance.reconciler import FollowUp
 from keptwork.store import Store
-from keptwork.store.steps import NewGate
-from keptwork.worker.follow_up import FollowUp
-from keptwork.worker.outage import Outage
-from keptwork.worker.reaper import Reaper
+from keptwork.store.contract.flows_steps import NewGate
 from tests.conformance.by_hand import Hand, hand_on
 from tests.service.flow_driver import Driver, flow, step
 from tests.service.test_doctor import obey
@@ -118,7 +118,7 @@ async def cured(store: Store) -> tuple[int, int]:
     repairs = orders = 0
     asked: list[Finding] = []
     for _ in range(20):
-        outcome = await rounds.treat(store)
+        outcome = await runner.treat(store)
         repairs += len(outcome.repairs)
         assert not [one for one in outcome.left if one.fix], outcome
         assert not [repair for repair in outcome.repairs if repair.error], outcome
@@ -144,20 +144,20 @@ async def damaged(store: Store, url: str, seed: int, count: int) -> tuple[Driver
     for _ in range(count):
         await vandal.strike()
     await hand.close()
-    return driver, len(await rounds.examine(store))
+    return driver, len(await runner.examine(store))
 
 
 async def all_end_after_the_doctor(store: Store, url: str, seed: int, count: int) -> str:
     driver, found = await damaged(store, url, seed, count)
     await looked_after(store)
     repairs, orders = await cured(store)
-    again = await rounds.treat(store)
+    again = await runner.treat(store)
     assert again.repairs == []
     assert [one for one in again.found if one.check not in FOR_PEOPLE] == []
     await abandon_running_jobs(store)
     await driver.to_the_end()
     assert await driver.unfinished(RUN) == await driver.unfinished(WORKSTREAM) == []
-    assert await rounds.examine(store) == []
+    assert await runner.examine(store) == []
     return f"seed {seed}: {count} flows, {found} findings, {repairs} repairs, {orders} overrides"
 
 
@@ -196,8 +196,8 @@ async def test_a_doctor_who_lets_nothing_begin_is_caught(
     def blind(_: object) -> list[Finding]:
         return []
 
-    twin = tuple(FlowCheck(one.name, blind) if one is ready.CHECK else one for one in FLOW_CHECKS)
-    monkeypatch.setattr(rounds, "FLOW_CHECKS", twin)
+    twin = tuple(FlowCheck(one.name, blind) if one is step_checks_ready.CHECK else one for one in FLOW_CHECKS)
+    monkeypatch.setattr(runner, "FLOW_CHECKS", twin)
 
     async def several() -> None:
         for seed in range(5):

@@ -7,13 +7,14 @@ from collections import Counter
 
 import pytest
 
+from keptwork.audit.verify import verify
+from keptwork.core.lifecycles import RUN
+from keptwork.diagnostics.doctor import runner
 from keptwork.errors import BadInput
-from keptwork.flow.definition import Flow
-from keptwork.lifecycle import RUN
-from keptwork.service import flows, pick_up, resumptions
-from keptwork.service.audit import verify
-from keptwork.service.doctor import rounds
-from keptwork.service.flow_scene import Actor
+from keptwork.flows import commands as flows
+from keptwork.flows import commands_pick_up, continuation
+from keptwork.flows.definition import Flow
+from keptwork.flows.transaction import Actor
 from keptwork.store import Store
 from tests.service.flow_driver import Driver, Failing, flow, states, step
 
@@ -45,7 +46,7 @@ class Told(Driver):
 
 
 async def sound(store: Store) -> None:
-    assert await rounds.examine(store) == []
+    assert await runner.examine(store) == []
     assert (await verify(store)).clean
 
 
@@ -55,10 +56,10 @@ async def test_resumed_flow_runs_only_what_did_not_succeed_at_any_depth(store: S
     ref, driver = await flows.start(store, outer, library=LIBRARY), Told(store)
     for failing in ("each[1]", "d2", "each[3]", "d3", "i2", ""):
         await driver.until_idle(lambda name, failing=failing: name == failing)  # type: ignore[misc]
-        ref = await pick_up.found(store, ref, ANN)
+        ref = await commands_pick_up.found(store, ref, ANN)
         (row,) = await store.rows(ref.kind.flow, [ref.id])
         if not ref.kind.flow.state(row["state"]).final:
-            await pick_up.pick_up(store, ref, ANN)
+            await commands_pick_up.pick_up(store, ref, ANN)
     assert (await states(store, ref))[0] in ("S_SUCCESS", "SUCCEEDED")
     every = ["a", "i1", *(f"each[{n}]" for n in range(4)), "d1", "d2", "d3", "i2", "z"]
     assert driver.done == dict.fromkeys(every, 1), "what succeeded does not run again"
@@ -69,14 +70,14 @@ async def test_failed_run_is_continued_by_one_fork_however_often_it_is_asked_for
     ref, driver = await flows.start(store, DEEP), Told(store)
     await driver.until_idle(lambda name: name == "d2")
     assert (await states(store, ref))[0] == "FAILED"
-    new = await pick_up.found(store, ref, ANN)
-    assert await pick_up.found(store, ref, ANN) == await resumptions.resumed_run(store, ref, ANN) == new
+    new = await commands_pick_up.found(store, ref, ANN)
+    assert await commands_pick_up.found(store, ref, ANN) == await continuation.resumed_run(store, ref, ANN) == new
     (row,) = await store.rows(RUN, [new.id])
     assert (row["forked_from"], row["resumes"]) == (ref.id, 1)
     assert (await states(store, new))[1] == {"d1": "SUCCEEDED", "d2": "PENDING", "d3": "PENDING"}
     await driver.until_idle()
     assert (await states(store, ref))[0] == "FAILED", "a final state stays final"
-    assert (await states(store, await pick_up.found(store, ref, ANN)))[0] == "SUCCEEDED"
+    assert (await states(store, await commands_pick_up.found(store, ref, ANN)))[0] == "SUCCEEDED"
     assert driver.ran == {"d1": 1, "d2": 2, "d3": 1}
     await sound(store)
 
@@ -86,7 +87,7 @@ async def test_list_of_flows_continues_with_each_item_where_it_stopped(store: St
     ref, driver = await flows.start(store, flow(many), library={"deep": DEEP}), Told(store)
     failures = iter([False, True])
     await driver.until_idle(lambda name: name == "d2" and next(failures, False))
-    await pick_up.pick_up(store, ref, ANN)
+    await commands_pick_up.pick_up(store, ref, ANN)
     assert await driver.until_idle() == {"d1": 1, "d2": 2, "d3": 2}, "the second item's d2, and all of the third"
     assert (await states(store, ref))[1] == dict.fromkeys(["many", "many[0]", "many[1]", "many[2]"], "S_SUCCESS")
     await sound(store)
@@ -99,7 +100,7 @@ async def test_flow_that_would_get_other_inputs_starts_from_its_first_step(store
     await driver.until_idle(lambda name: name == "i2")
     async with store.transaction() as tx:
         await tx.execute("UPDATE workstreams SET inputs = '{\"n\": 2}' WHERE step_id IS NOT NULL")
-    await pick_up.pick_up(store, ref, ANN)
+    await commands_pick_up.pick_up(store, ref, ANN)
     assert await driver.until_idle() == {"i1": 1, "i2": 1}
 
 
@@ -108,7 +109,7 @@ async def test_failed_flow_inside_that_waits_for_an_operator_is_retried_with_the
     ref = await flows.start(store, flow(step("sub", flow="inner")), library={"inner": inner})
     driver = Told(store)
     await driver.until_idle(lambda name: name == "i2")
-    await pick_up.pick_up(store, ref, ANN)
+    await commands_pick_up.pick_up(store, ref, ANN)
     assert await driver.until_idle() == {"i2": 1}
     assert (await states(store, ref))[0] == "S_SUCCESS"
 
@@ -116,6 +117,6 @@ async def test_failed_flow_inside_that_waits_for_an_operator_is_retried_with_the
 async def test_final_flow_that_cannot_be_resumed_says_what_can_be_done(store: Store) -> None:
     ref = await flows.start(store, Flow.model_validate({"name": "f", "steps": [step("a")]}))
     await flows.cancel(store, ref, ANN)
-    assert await pick_up.found(store, ref, ANN) == ref
+    assert await commands_pick_up.found(store, ref, ANN) == ref
     with pytest.raises(BadInput, match=f"S_ABANDONED, which is final.*workstreams fork {ref.public_id} --from STEP"):
-        await pick_up.pick_up(store, ref, ANN)
+        await commands_pick_up.pick_up(store, ref, ANN)

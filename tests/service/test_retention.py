@@ -8,13 +8,14 @@ from collections.abc import AsyncIterator
 import pytest
 
 from bench import past
+from keptwork.audit import verify
+from keptwork.core.lifecycles import JOB
 from keptwork.errors import BadInput
-from keptwork.lifecycle import JOB
-from keptwork.service import audit, retention
-from keptwork.service.retention import Retention, prune, sweep
+from keptwork.maintenance import retention
+from keptwork.maintenance.retention import Retention, prune, sweep
+from keptwork.maintenance.retention_pruner import Pruner
 from keptwork.store import JobFilter, NewJob, Store
-from keptwork.store.signals import NewSignal
-from keptwork.worker.pruner import Pruner
+from keptwork.store.contract.waits_signals import NewSignal
 from tests.conformance.by_hand import Hand, hand_on
 from tests.support.lives import live
 
@@ -45,7 +46,7 @@ async def counted(store: Store) -> int:
 
 
 async def test_the_past_of_the_benches_is_one_the_audit_confirms(old: Store) -> None:
-    verdict = await audit.verify(old)
+    verdict = await verify.verify(old)
     assert (verdict.problems, verdict.rows["job"]) == ([], PAST + 30)
 
 
@@ -58,7 +59,7 @@ async def test_a_sweep_deletes_what_is_old_enough_in_small_batches_and_the_audit
     assert dict(swept.jobs) == {"succeeded": 30}  # of nine days' worth, what is older than seven
     assert await counted(old) == PAST + 30 - 30
     assert (await sweep(old, Retention())).rows == 0
-    verdict = await audit.verify(old)
+    verdict = await verify.verify(old)
     assert (verdict.problems, verdict.entities) == ([], PAST + 31)
 
 
@@ -70,7 +71,7 @@ async def test_none_keeps_for_ever(old: Store) -> None:
 async def test_failures_have_an_age_of_their_own(old: Store) -> None:
     swept = await sweep(old, Retention.of(finished=None, failures=0, keys=None))
     assert set(swept.jobs) == {"failed", "dead_lettered"}
-    assert (await audit.verify(old)).clean
+    assert (await verify.verify(old)).clean
 
 
 async def test_a_dry_run_counts_and_deletes_nothing(old: Store) -> None:
@@ -113,7 +114,7 @@ async def oldest(store: Store, number: int) -> list[int]:
 
 
 async def problems(store: Store) -> list[str]:
-    return [problem.what for problem in (await audit.verify(store)).problems]
+    return [problem.what for problem in (await verify.verify(store)).problems]
 
 
 async def test_a_row_deleted_where_retention_never_was_is_a_fault(old: Store, hand: Hand) -> None:

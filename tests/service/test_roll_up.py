@@ -13,15 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from keptwork import metrics
+from keptwork.core import metrics
+from keptwork.core.ids_entities import public_id
+from keptwork.core.lifecycles import JOB
 from keptwork.errors import InvalidTransition
-from keptwork.lifecycle import JOB
-from keptwork.service import jobs, stats
-from keptwork.service.entities import public_id
-from keptwork.service.readout import Readout
-from keptwork.service.roll_up import READER
+from keptwork.jobs import queries
+from keptwork.observability import stats
+from keptwork.observability.stats_readout import Readout
+from keptwork.observability.stats_roll_up import READER
 from keptwork.store import NewJob, Store, open_store
-from keptwork.store.digest import Digest
+from keptwork.store.contract.events_digest import Digest
 from tests.conformance.by_hand import hand_on
 from tests.conformance.stage import claim, moved, queued, settled, worker
 from tests.support.broken_sql import move_on_from_anywhere
@@ -130,9 +131,9 @@ async def test_each_tenants_moves_are_counted_for_that_tenant(store: Store, othe
 
 async def test_what_a_store_refused_is_counted_by_state_and_trigger(store: Store) -> None:
     (id,) = await queued(store)
-    await jobs.cancel(store, OURS, public_id("job", id))
+    await queries.cancel(store, OURS, public_id("job", id))
     with pytest.raises(InvalidTransition):
-        await jobs.cancel(store, OURS, public_id("job", id))
+        await queries.cancel(store, OURS, public_id("job", id))
     figures = await stats.read(store, "default")
     assert figures.own.counts[metrics.REFUSED] == {("job", "cancelled", "cancel"): 1}
 

@@ -9,12 +9,12 @@ from datetime import UTC, datetime
 import pytest
 
 from keptwork import Keptwork
+from keptwork.core.schedule_rules import Rule, next_tick
 from keptwork.errors import BadInput, NotFound
-from keptwork.schedule import Rule, next_tick
-from keptwork.service import schedules
-from keptwork.service.schedules import Declaration
+from keptwork.jobs import schedules
+from keptwork.jobs.schedules import Declaration
 from keptwork.store import NewJob, Store
-from keptwork.store.schedules import Schedule
+from keptwork.store.contract.queues import Schedule
 from tests.support.database_time import Timed, open_timed
 from tests.worker.scene import eventually, working
 

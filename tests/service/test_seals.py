@@ -9,13 +9,13 @@ from typing import cast
 import pytest
 
 from keptwork import Keptwork
+from keptwork.audit import seals, verify
+from keptwork.audit import seals_sealer as sealing
+from keptwork.audit.seals_sealer import Sealer
 from keptwork.errors import BadInput
-from keptwork.service import audit, seals
+from keptwork.maintenance.runner import keeping_house
 from keptwork.store import Store, open_store
-from keptwork.store.records import EVENT_FIELDS
-from keptwork.worker import sealer as sealing
-from keptwork.worker.housekeeping import keeping_house
-from keptwork.worker.sealer import Sealer
+from keptwork.store.contract.records import EVENT_FIELDS
 from tests.support.lives import live
 
 
@@ -26,7 +26,7 @@ async def all_sealed(store: Store, at_once: int = 20) -> None:
 
 
 async def problems(store: Store, against: str | None = None) -> dict[str, str]:
-    return {problem.entity: problem.what for problem in (await audit.verify(store, against=against)).problems}
+    return {problem.entity: problem.what for problem in (await verify.verify(store, against=against)).problems}
 
 
 async def test_every_event_is_under_one_seal_and_each_goes_on_where_the_one_before_it_ends(store):
@@ -37,7 +37,7 @@ async def test_every_event_is_under_one_seal_and_each_goes_on_where_the_one_befo
     assert [one.number for one in made] == list(range(1, len(made) + 1))
     assert [one.after for one in made] == [None, *(one.upto for one in made[:-1])]
     assert len(made) > 3
-    verdict = await audit.verify(store)
+    verdict = await verify.verify(store)
     assert (verdict.problems, verdict.sealed) == ([], (len(made), lives.total + 1, made[-1]))
     assert await seals.seal(store) == 0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from keptwork.errors import BadInput
-from keptwork.service.search import AT_ONCE, LONGEST_TEXT, MOST_LOOKED_AT, Searched, search
+from keptwork.store.contract.operations_search import AT_ONCE, LONGEST_TEXT, MOST_LOOKED_AT, Searched, search
 
 
 class Table:

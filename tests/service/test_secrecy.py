@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from keptwork.errors import BadInput
-from keptwork.flow.definition import Flow
-from keptwork.service import flows, forks, schedules, templates
-from keptwork.service.flow_scene import Actor
+from keptwork.flows import commands as flows
+from keptwork.flows import forks, start
+from keptwork.flows.definition import Flow
+from keptwork.flows.transaction import Actor
+from keptwork.jobs import schedules
 from keptwork.store import Store
-from keptwork.store.records import DEFAULT_TENANT
+from keptwork.store.contract.records import DEFAULT_TENANT
 from tests.service.flow_driver import Driver, flow, step
 from tests.support.command import run as keptwork
 
@@ -56,7 +58,7 @@ async def test_a_definition_with_a_secret_is_refused_where_it_stands_and_not_kep
     definition = Flow.model_validate(
         {"name": "ship", "steps": [{"id": "push", **planted(PLACES[place], CANARIES[label])}]}
     )
-    for work in (flows.start(store, definition), templates.put(store, DEFAULT_TENANT, definition)):
+    for work in (flows.start(store, definition), start.put(store, DEFAULT_TENANT, definition)):
         with pytest.raises(BadInput) as refused:
             await work
         assert f"flow ship holds a secret at steps.push.{place}" in str(refused.value)
@@ -68,7 +70,7 @@ async def test_a_definition_with_a_secret_is_refused_where_it_stands_and_not_kep
 @pytest.mark.parametrize("label", CANARIES)
 async def test_an_input_that_is_a_secret_is_refused_wherever_one_is_given(store: Store, label: str) -> None:
     definition = flow(step("a"), name="ship", inputs={"by": {"type": "string", "default": "ann"}})
-    template = await templates.put(store, DEFAULT_TENANT, definition)
+    template = await start.put(store, DEFAULT_TENANT, definition)
     old = await flows.start(store, definition)
     await Driver(store).to_the_end()
     given = {"by": CANARIES[label]}

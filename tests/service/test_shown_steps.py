@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from keptwork import Keptwork
-from keptwork.service import flow_progress, flow_report, flows, progress
-from keptwork.service import flow_stories as stories
-from keptwork.service.flow_scene import Actor
-from keptwork.service.flow_view import FlowView
+from keptwork.flows import commands as flows
+from keptwork.flows import eta, live_view_flow_progress
+from keptwork.flows import queries as stories
+from keptwork.flows import report as flow_report
+from keptwork.flows.live_view import FlowView
+from keptwork.flows.transaction import Actor
 from keptwork.store import Store
 from tests.service.flow_driver import Driver, flow, step
 from tests.support.database_time import Timed
@@ -72,7 +74,7 @@ async def test_a_step_that_was_reset_took_the_time_of_its_last_round_alone(scene
     jobs = await scene.driver.start()
     await scene.timed.advance(5 * SECOND)
     assert await scene.shown() == {5.0}
-    (running,) = (await flow_progress.read(scene.store, scene.ref)).running
+    (running,) = (await live_view_flow_progress.read(scene.store, scene.ref)).running
     assert _seconds(await scene.store.now() - running.step["started_at"]) == 5.0
     await scene.driver.settle(jobs)
     await scene.timed.advance(LATER)
@@ -88,7 +90,7 @@ async def test_a_flow_that_is_tried_again_counts_its_second_round_and_so_does_wh
     await scene.round(5)
     await scene.round(7)
     assert (await scene.shown("a"), await scene.shown("b")) == ({5.0}, {7.0})
-    usual = await progress.usual_times(scene.store, scene.ref.kind, "test", 1)
+    usual = await eta.usual_times(scene.store, scene.ref.kind, "test", 1)
     assert {name: _seconds(int(us)) for name, us in usual.items()} == {"a": 5.0, "b": 7.0, "c": 10.0}
 
 

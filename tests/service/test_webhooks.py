@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from keptwork.core.lifecycles import RUN, WORKSTREAM, Lifecycle
 from keptwork.errors import BadInput, NotFound
-from keptwork.lifecycle import RUN, WORKSTREAM, Lifecycle
-from keptwork.service import webhooks
+from keptwork.maintenance.periodic_outage import Outage
 from keptwork.store import Store, Transaction, open_store
-from keptwork.worker.courier import Courier
-from keptwork.worker.outage import Outage
+from keptwork.webhooks import outbox
+from keptwork.webhooks.delivery import Courier
 from tests.conformance.by_hand import hand_on
 from tests.conformance.stage import decided, moved
 from tests.support.hook_server import Reply, hook_server
@@ -25,7 +25,7 @@ CANARY = "canary-9f2c7e51-never-to-be-kept"
 
 
 async def a_flow(store: Store, lifecycle: Lifecycle = RUN, webhook: Any = HOOK, start: str = "start") -> int:
-    kept = None if webhook is None else webhooks.checked(webhook)
+    kept = None if webhook is None else outbox.checked(webhook)
     flow = await store.create(lifecycle, name="release", webhook=kept, correlation_id="c-1")
     await moved(store, lifecycle, flow, start)
     return flow
@@ -38,10 +38,10 @@ async def ended(store: Store, lifecycle: Lifecycle, flow: int, trigger: str, *, 
         (row,) = await tx.rows(lifecycle, [flow])
         change = await decided(tx, lifecycle, flow, trigger, values={"error": "boom", "wake_at": None})
         if before:
-            await webhooks.enqueue(tx, row, lifecycle, change.move.target.name)
+            await outbox.enqueue(tx, row, lifecycle, change.move.target.name)
         assert await tx.apply([change]) == []
         if not before:
-            await webhooks.enqueue(tx, row, lifecycle, change.move.target.name)
+            await outbox.enqueue(tx, row, lifecycle, change.move.target.name)
 
     await store.atomically(work)
 
@@ -62,7 +62,7 @@ async def test_every_final_state_is_told_once_whenever_it_is_said_in_the_transac
             await ended(store, lifecycle, flow, trigger, before=before)
             (row,) = await store.rows(lifecycle, [flow])
             (told,) = await store.deliveries(OURS, flow=flow)
-            name = webhooks.name_of(lifecycle.name, flow, row["seq"])
+            name = outbox.name_of(lifecycle.name, flow, row["seq"])
             body = json.loads(told.body)
             assert (told.event, told.seq, told.url, told.secret_env) == (event, row["seq"], *NAMED.values())
             assert (body["id"], body["event"], body["flow"]["state"]) == (name, event, state)
@@ -82,7 +82,7 @@ async def test_an_end_that_is_undone_is_not_told(store: Store) -> None:
 
     async def work(tx: Transaction) -> None:
         (row,) = await tx.rows(RUN, [flow])
-        await webhooks.enqueue(tx, row, RUN, "SUCCEEDED")
+        await outbox.enqueue(tx, row, RUN, "SUCCEEDED")
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -102,56 +102,56 @@ async def test_an_end_that_is_undone_is_not_told(store: Store) -> None:
 )  # fmt: skip
 def test_a_webhook_that_cannot_be_is_refused_where_the_flow_is_submitted(webhook: Any) -> None:
     with pytest.raises(BadInput):
-        webhooks.checked(webhook)
+        outbox.checked(webhook)
 
 
 def test_one_that_can_be_is_kept_with_the_name_of_its_secret(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert json.loads(webhooks.checked(HOOK)) == HOOK
-    assert json.loads(webhooks.checked(NAMED)) == NAMED
+    assert json.loads(outbox.checked(HOOK)) == HOOK
+    assert json.loads(outbox.checked(NAMED)) == NAMED
     monkeypatch.setenv("KEPTWORK_WEBHOOK_ALLOW", "127.0.0.1:8080")
-    assert webhooks.checked({"url": "http://127.0.0.1:8080/"})
+    assert outbox.checked({"url": "http://127.0.0.1:8080/"})
 
 
 def test_a_secret_comes_from_the_environment_or_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in (None, "KEPTWORK_WEBHOOK_SECRET_SHOP"):
         with pytest.raises(BadInput, match="set KEPTWORK_WEBHOOK_SECRET"):
-            webhooks.secret(name)
+            outbox.secret(name)
     monkeypatch.setenv("KEPTWORK_WEBHOOK_SECRET", CANARY)
-    assert webhooks.secret(None) == CANARY.encode()
+    assert outbox.secret(None) == CANARY.encode()
     (tmp_path / "key").write_text("a key from a file\n")
     monkeypatch.setenv("KEPTWORK_WEBHOOK_SECRET_SHOP_FILE", str(tmp_path / "key"))
-    assert webhooks.secret("KEPTWORK_WEBHOOK_SECRET_SHOP") == b"a key from a file"
+    assert outbox.secret("KEPTWORK_WEBHOOK_SECRET_SHOP") == b"a key from a file"
     (tmp_path / "key").unlink()
     with pytest.raises(BadInput, match=r"cannot be read: No such file"):
-        webhooks.secret("KEPTWORK_WEBHOOK_SECRET_SHOP")
+        outbox.secret("KEPTWORK_WEBHOOK_SECRET_SHOP")
     monkeypatch.setenv("KEPTWORK_WEBHOOK_SECRET", "short")
     with pytest.raises(BadInput, match="has 5 bytes; it needs 16 or more"):
-        webhooks.secret(None)
+        outbox.secret(None)
     with pytest.raises(BadInput, match="is no name of a webhook's secret"):
-        webhooks.secret("PATH")
+        outbox.secret("PATH")
 
 
 async def test_messages_are_found_by_name_and_shown_without_what_is_secret(store: Store) -> None:
     flow = await a_flow(store)
     await ended(store, RUN, flow, "fail")
-    (told,) = await webhooks.listed(store, OURS)
-    name = webhooks.name_of("run", flow, 3)
-    assert await webhooks.find(store, OURS, name) == told
-    assert await webhooks.listed(store, OURS, flow=name.rpartition(":")[0], state="pending") == [told]
-    shown = webhooks.as_json(told, whole=True)
+    (told,) = await outbox.listed(store, OURS)
+    name = outbox.name_of("run", flow, 3)
+    assert await outbox.find(store, OURS, name) == told
+    assert await outbox.listed(store, OURS, flow=name.rpartition(":")[0], state="pending") == [told]
+    shown = outbox.as_json(told, whole=True)
     assert (shown["id"], shown["url"], shown["state"]) == (name, "https://example.com/hook?***", "pending")
     assert (shown["secret"], shown["body"]["flow"]["error"]) == ("KEPTWORK_WEBHOOK_SECRET", "boom")
     assert "abc" not in json.dumps(shown)
     for wrong in (f"{name}1", name.rpartition(":")[0], "x:1", f"{name[:-1]}x", f"{name}\n1", ":"):
         with pytest.raises(NotFound, match="keptwork webhooks list"):
-            await webhooks.find(store, OURS, wrong)
+            await outbox.find(store, OURS, wrong)
     await store.add_tenant("other")
     with pytest.raises(NotFound):
-        await webhooks.find(store, 2, name)
+        await outbox.find(store, 2, name)
     with pytest.raises(NotFound):
-        await webhooks.retry(store, 2, name)
+        await outbox.retry(store, 2, name)
     with pytest.raises(BadInput, match="is no state of a message"):
-        await webhooks.listed(store, OURS, state="gone")
+        await outbox.listed(store, OURS, state="gone")
 
 
 async def dump(url: str) -> str:
@@ -170,7 +170,7 @@ async def test_a_secret_rests_nowhere_in_the_database(
 ) -> None:
     monkeypatch.setenv("KEPTWORK_WEBHOOK_SECRET", CANARY)
     monkeypatch.setenv("KEPTWORK_WEBHOOK_ALLOW", "127.0.0.1")
-    monkeypatch.setattr("keptwork.service.deliveries.FIRST_PAUSE_US", 0)
+    monkeypatch.setattr("keptwork.webhooks.http_post_deliveries.FIRST_PAUSE_US", 0)
     store = await open_store(database_url)
     with hook_server(lambda number: Reply(404 if number <= 4 else 204)) as server:
         for _ in range(2):

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from keptwork.lifecycle import BREAKER, JOB, WORKER
-from keptwork.service.entities import public_id
-from keptwork.service.limits import declare
-from keptwork.service.why import Cause, why
-from keptwork.service.workers import SILENT_US
+from keptwork.core.ids_entities import public_id
+from keptwork.core.lifecycles import BREAKER, JOB, WORKER
+from keptwork.diagnostics.why_jobs import Cause, why
+from keptwork.jobs.limits import declare
 from keptwork.store import NewJob, Store
-from keptwork.store.approvals import NewApproval
-from keptwork.store.budgets import NewBudget
-from keptwork.store.crews import HELD_BY_QUOTA, waits_for_crew
-from keptwork.store.records import LimitRule
+from keptwork.store.contract.budgets import NewBudget
+from keptwork.store.contract.crews import HELD_BY_QUOTA, waits_for_crew
+from keptwork.store.contract.records import LimitRule
+from keptwork.store.contract.waits_approvals import NewApproval
+from keptwork.workers.commands import SILENT_US
 from tests.conformance.stage import LEASE, claim, moved, queued, worker
 from tests.support.database_time import open_timed
 

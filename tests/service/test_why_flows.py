@@ -8,13 +8,14 @@ from enum import StrEnum
 
 import pytest
 
+from keptwork.core.ids_entities import public_id
+from keptwork.core.lifecycles import JOB
+from keptwork.diagnostics import diagnose
+from keptwork.diagnostics.why_flows import MOST_STEPS, FlowCause
+from keptwork.diagnostics.why_jobs import Cause
 from keptwork.errors import NotFound
-from keptwork.lifecycle import JOB
-from keptwork.service import flows, whys
-from keptwork.service.entities import public_id
-from keptwork.service.flow_scene import Actor
-from keptwork.service.why import Cause
-from keptwork.service.why_flows import MOST_STEPS, FlowCause
+from keptwork.flows import commands as flows
+from keptwork.flows.transaction import Actor
 from keptwork.store import Store
 from tests.conformance.stage import moved, worker
 from tests.service.flow_driver import Driver, flow, step
@@ -175,7 +176,7 @@ CLEARS = {FlowCause.RETRY, FlowCause.FAILED}
 async def test_it_names_the_cause_at_the_bottom_and_what_to_do(
     store: Store, cause: StrEnum, scene: Scene, says: str, todo: str
 ) -> None:
-    told = await whys.explained(store, 1, await scene(store))
+    told = await diagnose.explained(store, 1, await scene(store))
     assert told.reasons[0].cause is cause, told.reasons
     assert says in told.reasons[0].says
     assert todo in (told.reasons[0].todo or "")
@@ -189,24 +190,24 @@ def test_every_cause_of_flows_has_its_scene() -> None:
 
 
 async def test_a_flow_inside_is_named_on_the_way_down(store: Store) -> None:
-    told = await whys.explained(store, 1, await subflow(store))
+    told = await diagnose.explained(store, 1, await subflow(store))
     assert told.reasons[0].says.startswith("step sub: it is the flow ws_")
 
 
 async def test_what_is_at_the_bottom_of_a_dependency_is_told_too(store: Store) -> None:
-    told = await whys.explained(store, 1, await dependency(store))
+    told = await diagnose.explained(store, 1, await dependency(store))
     assert "step a: its job job_" in told.reasons[1].says
     assert told.reasons[1].cause is Cause.NO_WORKER
 
 
 async def test_a_job_that_carries_out_a_step_says_which(store: Store) -> None:
-    told = await whys.explained(store, 1, await of_a_step(store))
+    told = await diagnose.explained(store, 1, await of_a_step(store))
     assert told.reasons[-1].cause is FlowCause.STEP
     assert "it carries out the step a of ws_" in told.reasons[-1].says
 
 
 async def test_a_question_that_expires_says_so_and_not_that_it_clears(store: Store) -> None:
-    told = await whys.explained(store, 1, await asked(store))
+    told = await diagnose.explained(store, 1, await asked(store))
     assert told.reasons[0].clears_at is not None
     assert told.reasons[0].then == "without an answer it expires, which is a no,"
 
@@ -215,17 +216,17 @@ async def test_a_foreign_or_unknown_flow_is_not_found(store: Store) -> None:
     other = await store.add_tenant("other")
     id = await held(store)
     with pytest.raises(Exception, match="No flow"):
-        await whys.explained(store, other, id)
+        await diagnose.explained(store, other, id)
     with pytest.raises(NotFound, match="No flow 'ws_mistyped'"):
-        await whys.explained(store, 1, "ws_mistyped")
+        await diagnose.explained(store, 1, "ws_mistyped")
 
 
 async def test_a_step_is_found_by_its_flow_and_its_name(store: Store) -> None:
     ref = await started(store, step("a"), step("b", "a"))
-    by_name = await whys.explained(store, 1, f"{ref.public_id}/b")
-    assert by_name == await whys.explained(store, 1, await step_id(store, ref, "b"))
+    by_name = await diagnose.explained(store, 1, f"{ref.public_id}/b")
+    assert by_name == await diagnose.explained(store, 1, await step_id(store, ref, "b"))
     with pytest.raises(NotFound, match="keptwork steps list ws_"):
-        await whys.explained(store, 1, f"{ref.public_id}/none")
+        await diagnose.explained(store, 1, f"{ref.public_id}/none")
 
 
 async def test_what_a_command_left_behind_is_gone_on_with_by_that_command(store: Store) -> None:
@@ -234,7 +235,7 @@ async def test_what_a_command_left_behind_is_gone_on_with_by_that_command(store:
     ref = await flows.start(store, flow(step("sub", flow="inner")), queue="run-0", library={"inner": inner})
     (job,) = await store.unfinished_jobs(ref.id)
     for id in (ref.public_id, public_id(JOB.name, job.id)):
-        told = await whys.explained(store, 1, id)
+        told = await diagnose.explained(store, 1, id)
         assert (told.reasons[0].cause, told.reasons[0].todo) == (
             Cause.NO_WORKER,
             f"keptwork run --resume {ref.public_id}",
@@ -245,6 +246,6 @@ async def test_a_flow_of_thousands_of_steps_is_looked_at_in_time_that_grows_no_f
     """For each step all of them were sorted anew: of 4,000 it took most of a minute, and nobody else was served."""
     ref = await started(store, *(step(f"s{number}") for number in range(4_000)))
     begun = time.perf_counter()
-    told = await whys.explained(store, 1, ref.public_id)
+    told = await diagnose.explained(store, 1, ref.public_id)
     assert len(told.reasons) == MOST_STEPS
     assert time.perf_counter() - begun < 5

@@ -7,15 +7,16 @@ from typing import Any
 
 import pytest
 
-from keptwork import metrics
+from keptwork.core import metrics
+from keptwork.core.ids_entities import public_id
+from keptwork.core.lifecycles import JOB, WORKER, decide
 from keptwork.errors import BadInput, InvalidTransition, KeyReused, NotFound
-from keptwork.lifecycle import JOB, WORKER, decide
-from keptwork.service import stats, workers
-from keptwork.service.entities import public_id
-from keptwork.service.orders import Order, understood
-from keptwork.service.workers import Wish
+from keptwork.observability import stats
 from keptwork.store import Store
-from keptwork.store.records import Standing, WorkerFilter
+from keptwork.store.contract.records import Standing, WorkerFilter
+from keptwork.workers import commands as workers
+from keptwork.workers.commands import Wish
+from keptwork.workers.registration_orders import Order, understood
 from tests.conformance.stage import entity, log, queued, running, worker
 
 COMMANDS = {

@@ -11,7 +11,7 @@ import asyncio
 import sys
 import threading
 
-from keptwork.lifecycle import JOB, WORKER, decide, insist
+from keptwork.core.lifecycles import JOB, WORKER, decide, insist
 from keptwork.store import Job, NewJob, Store, open_store
 
 BATCH = 20

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from keptwork.lifecycle import LIFECYCLES
-from keptwork.lifecycle.replay import replay
+from keptwork.core.lifecycles import LIFECYCLES
+from keptwork.core.replay import replay
 from tests.lifecycle.expected import EXPECTED
 from tests.store.entities import (
     NOW,

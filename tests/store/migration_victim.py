@@ -18,9 +18,10 @@ from collections.abc import Awaitable, Callable
 
 import asyncpg
 
-from keptwork.store import postgres_server, sqlite_file
-from keptwork.store.postgres_migrate import migrate_database
-from keptwork.store.sqlite_migrate import migrate_file
+from keptwork.store.postgres import connections_server
+from keptwork.store.postgres.migrate import migrate_database
+from keptwork.store.sqlite import file
+from keptwork.store.sqlite.file_migrate import migrate_file
 from keptwork.store.url import DatabaseUrl, database_url
 
 
@@ -29,7 +30,7 @@ def die() -> None:
 
 
 def migrate_sqlite(url: DatabaseUrl, k: int) -> None:
-    db = sqlite_file.connect(url.path)
+    db = file.connect(url.path)
     executed = 0
 
     def execute(sql: str) -> None:
@@ -45,7 +46,7 @@ def migrate_sqlite(url: DatabaseUrl, k: int) -> None:
 
 
 async def migrate_postgres(url: DatabaseUrl, k: int, mode: str) -> None:
-    connection = await postgres_server.connect(url)
+    connection = await connections_server.connect(url)
     await migrate_database(connection, _fatal_execute(connection, k, mode))
 
 

@@ -6,11 +6,11 @@ import inspect
 
 import pytest
 
+from keptwork.store.contract.writer import Writer
 from keptwork.store.dialect import POSTGRES
-from keptwork.store.postgres import PostgresStore
-from keptwork.store.postgres_acknowledgement import EXEMPT, manner, verbs
-from keptwork.store.queries import Catalogue
-from keptwork.store.writer import Writer
+from keptwork.store.postgres.standby_acknowledgement import EXEMPT, manner, verbs
+from keptwork.store.postgres.store import PostgresStore
+from keptwork.store.statements import Catalogue
 
 SELECTS_THAT_WRITE = {
     *(

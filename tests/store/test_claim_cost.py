@@ -8,11 +8,11 @@ import apsw
 import asyncpg
 import pytest
 
-from keptwork.lifecycle import WORKER
+from keptwork.core.lifecycles import WORKER
 from keptwork.store import NewJob, open_store
 from keptwork.store.dialect import POSTGRES, SQLITE
-from keptwork.store.postgres_server import SESSION_SETTINGS
-from keptwork.store.queries import Catalogue
+from keptwork.store.postgres.connections_server import SESSION_SETTINGS
+from keptwork.store.statements import Catalogue
 from keptwork.store.url import database_url as parsed
 
 HOUR = 3_600_000_000

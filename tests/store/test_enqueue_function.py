@@ -13,13 +13,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from keptwork import Keptwork, ids
-from keptwork.bounds import LARGEST_INT, LARGEST_PAYLOAD, LONGEST_KEY, LONGEST_NAME
-from keptwork.lifecycle import JOB
-from keptwork.service import audit
+from keptwork import Keptwork
+from keptwork.audit import verify
+from keptwork.context import Context
+from keptwork.core import ids
+from keptwork.core.lifecycles import JOB
+from keptwork.core.validation import LARGEST_INT, LARGEST_PAYLOAD, LONGEST_KEY, LONGEST_NAME
 from keptwork.store import Store, open_store
-from keptwork.store.postgres_server import SESSION_SETTINGS
-from keptwork.worker.context import Context
+from keptwork.store.postgres.connections_server import SESSION_SETTINGS
 from tests.conformance.stage import entity, log
 from tests.store import clients
 from tests.support.postgres_server import PostgresServer
@@ -38,7 +39,7 @@ async def opened(url: str) -> AsyncIterator[Store]:
     """The product's own view, audited at the end: every row has its events, and they replay to it."""
     store = await open_store(url)
     yield store
-    verdict = await audit.verify(store)
+    verdict = await verify.verify(store)
     assert verdict.clean, verdict.problems
     await store.close()
 

@@ -13,11 +13,13 @@ import apsw
 import asyncpg
 import pytest
 
-from keptwork.store import NewJob, open_store, postgres_migrate, postgres_patience, sqlite_migrate
+from keptwork.store import NewJob, open_store
 from keptwork.store.dialect import POSTGRES
 from keptwork.store.migrations import LOCK_KEY, Migration, guards, migrations, newest
-from keptwork.store.postgres_server import connect
-from keptwork.store.sqlite_migrate import Execute
+from keptwork.store.postgres import lock_retry, migrate
+from keptwork.store.postgres.connections_server import connect
+from keptwork.store.sqlite import file_migrate
+from keptwork.store.sqlite.file_migrate import Execute
 from keptwork.store.upgrade import restore_guards, upgrade
 from keptwork.store.url import database_url as parsed
 from tests.store.conftest import hand_on
@@ -38,7 +40,7 @@ def later(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next release: it changes the tables that every program writes to, and their guards."""
     changes = ("ALTER TABLE jobs ADD COLUMN later integer", "ALTER TABLE events ADD COLUMN later integer")
     migration = Migration(newest() + 1, "later", (*changes, *guards(POSTGRES)), replaces_guards=True)
-    monkeypatch.setattr(postgres_migrate, "migrations", lambda dialect: (*migrations(dialect), migration))
+    monkeypatch.setattr(migrate, "migrations", lambda dialect: (*migrations(dialect), migration))
 
 
 async def until(holds: Callable[[], Any]) -> None:
@@ -99,7 +101,7 @@ async def migrated_beside_a_reader(on: Scene, seconds: float) -> int:
     async with on.reader.transaction(isolation="repeatable_read"):
         await on.reader.fetch("SELECT count(*) FROM jobs, events")
         before = on.enqueued
-        migrating = asyncio.create_task(postgres_migrate.migrate_database(on.migrator, tell=on.told.append))
+        migrating = asyncio.create_task(migrate.migrate_database(on.migrator, tell=on.told.append))
         await asyncio.sleep(seconds)
         assert not migrating.done()
         meanwhile = on.enqueued - before
@@ -115,7 +117,7 @@ async def test_programs_work_on_while_a_migration_waits_for_a_reader_and_the_rea
         meanwhile = await migrated_beside_a_reader(on, 1.5)
         reader, after = on.reader.get_server_pid(), on.enqueued
         await until(lambda: on.enqueued > after)
-        assert await postgres_migrate.applied(on.migrator) == newest() + 1
+        assert await migrate.applied(on.migrator) == newest() + 1
         print(f"\n{meanwhile} jobs enqueued meanwhile; longest wait for a lock {on.longest:.2f} s")
     assert meanwhile > 0
     assert on.longest < LONGEST_WAIT
@@ -128,7 +130,7 @@ async def test_programs_work_on_while_a_migration_waits_for_a_reader_and_the_rea
 async def test_a_migration_that_waits_without_a_limit_is_caught_by_the_same_measure(
     postgres_copy: str, later: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_patience, "LOCK_SECONDS", PATIENCE)
+    monkeypatch.setattr(lock_retry, "LOCK_SECONDS", PATIENCE)
     async with scene(postgres_copy) as on:
         await migrated_beside_a_reader(on, LONGEST_WAIT + 0.5)
         assert on.longest >= LONGEST_WAIT
@@ -140,12 +142,12 @@ async def test_a_migration_gives_way_to_a_transaction_that_waits_for_it(postgres
     async with asyncio.timeout(PATIENCE):
         async with writer.transaction():
             await writer.execute("LOCK TABLE events IN ROW EXCLUSIVE MODE")
-            migrating = asyncio.create_task(postgres_migrate.migrate_database(migrator, tell=lambda line: None))
+            migrating = asyncio.create_task(migrate.migrate_database(migrator, tell=lambda line: None))
             while not await writer.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             await writer.execute("LOCK TABLE jobs IN ROW EXCLUSIVE MODE")
         await migrating
-    assert await postgres_migrate.applied(migrator) == newest() + 1
+    assert await migrate.applied(migrator) == newest() + 1
     await migrator.close()
     await writer.close()
 
@@ -170,7 +172,7 @@ async def test_an_automatic_vacuum_gives_way_to_a_migration_without_anybody_wait
                 while not await on.reader.fetchval(vacuums):  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
                 began = time.monotonic()
-                await postgres_migrate.migrate_database(on.migrator, tell=on.told.append)
+                await migrate.migrate_database(on.migrator, tell=on.told.append)
                 took = time.monotonic() - began
         print(f"\nmigrated beside an automatic vacuum in {took:.1f} s; longest wait for a lock {on.longest:.2f} s")
     assert took > 0.5
@@ -251,8 +253,8 @@ async def test_an_interrupted_migration_of_a_file_says_where_it_stopped_and_the_
                 execute("SELECT 1")
         apply(db, migration, execute)
 
-    apply, loop = sqlite_migrate._apply, asyncio.get_running_loop()
-    monkeypatch.setattr(sqlite_migrate, "_apply", interrupted)
+    apply, loop = file_migrate._apply, asyncio.get_running_loop()
+    monkeypatch.setattr(file_migrate, "_apply", interrupted)
     migrating = asyncio.create_task(upgrade(parsed(sqlite_url), told.append))
     with pytest.raises(asyncio.CancelledError):
         await migrating

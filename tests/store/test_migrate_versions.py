@@ -13,10 +13,10 @@ import pytest
 from keptwork.errors import NewerDatabase, NotMigrated
 from keptwork.store import open_store
 from keptwork.store.migrations import newest
-from keptwork.store.postgres_migrate import migrate_database
-from keptwork.store.postgres_server import connect as connect_postgres
-from keptwork.store.sqlite_file import connect as connect_sqlite
-from keptwork.store.sqlite_migrate import migrate_file
+from keptwork.store.postgres.connections_server import connect as connect_postgres
+from keptwork.store.postgres.migrate import migrate_database
+from keptwork.store.sqlite.file import connect as connect_sqlite
+from keptwork.store.sqlite.file_migrate import migrate_file
 from keptwork.store.url import DatabaseUrl
 from keptwork.store.url import database_url as parsed
 from tests.store.conftest import hand_on

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
-from keptwork.store.postgres_connections import MOST_CONNECTIONS, Connections, Session
+from keptwork.store.postgres.connections import MOST_CONNECTIONS, Connections, Session
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from bench import past
 from keptwork.store import open_store
 from keptwork.store.dialect import POSTGRES
-from keptwork.store.queries import Catalogue
+from keptwork.store.statements import Catalogue
 from tests.support.ended_flows import ended_flows
 from tests.support.postgres_server import PostgresServer
 

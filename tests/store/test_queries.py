@@ -10,13 +10,13 @@ import apsw
 import asyncpg
 import pytest
 
-from keptwork.lifecycle import JOB, LIFECYCLES, RUN_STEP, WORKSTREAM_STEP, Change, Lifecycle, Move, Right, Verb
-from keptwork.lifecycle.machine import OVERRIDE
+from keptwork.core.decide import OVERRIDE
+from keptwork.core.lifecycles import JOB, LIFECYCLES, RUN_STEP, WORKSTREAM_STEP, Change, Lifecycle, Move, Right, Verb
+from keptwork.store.contract.records import ENTITY_COLUMNS, NewJob
 from keptwork.store.dialect import POSTGRES, SQLITE, Dialect
-from keptwork.store.handover import Unmoved
-from keptwork.store.postgres_batches import DIFFERING, ENQUEUE_SHAPES, shape
-from keptwork.store.queries import _FILES, Catalogue, _read
-from keptwork.store.records import ENTITY_COLUMNS, NewJob
+from keptwork.store.postgres.batches import DIFFERING, ENQUEUE_SHAPES, shape
+from keptwork.store.postgres.handover_unmoved import Unmoved
+from keptwork.store.statements import _FILES, Catalogue, _read
 from keptwork.store.url import database_url as parsed
 
 STATES = {state.name for lifecycle in LIFECYCLES.values() for state in lifecycle.states}

@@ -12,8 +12,9 @@ from pathlib import Path
 import apsw
 import pytest
 
-from keptwork.lifecycle import JOB
-from keptwork.service import audit, backups
+from keptwork.audit import verify
+from keptwork.core.lifecycles import JOB
+from keptwork.maintenance import backups
 from keptwork.store import open_store
 from tests.support.clerk import Clerk, clerk
 
@@ -87,7 +88,7 @@ def test_file_that_comes_back_has_every_acknowledged_job(sqlite_copy, tmp_path, 
 async def verified_jobs(url: str) -> int:
     store = await open_store(url, create=False)
     try:
-        assert (await audit.verify(store)).clean
+        assert (await verify.verify(store)).clean
         return (await store.counts(JOB))[0]
     finally:
         await store.close()

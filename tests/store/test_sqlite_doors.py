@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from keptwork.errors import HardLinks, MountedAlone, SharedFiles
-from keptwork.store import open_store, sqlite_doors
+from keptwork.store import open_store
+from keptwork.store.sqlite import file_location
 from keptwork.store.url import database_url
 from tests.cli.test_bad_disk import namespaces_allowed
 from tests.support.clerk import Clerk, Refused, clerk
@@ -148,7 +149,7 @@ def tell(monkeypatch: pytest.MonkeyPatch, folder: Path, *lines: str) -> None:
     """What Linux would say is mounted: no network file system can be had in a test."""
     told = folder / "mountinfo"
     told.write_text("".join(f"{line}\n" for line in ("22 1 254:0 / / rw - ext4 /dev/vda rw", *lines)))
-    monkeypatch.setattr(sqlite_doors, "MOUNTINFO", str(told))
+    monkeypatch.setattr(file_location, "MOUNTINFO", str(told))
 
 
 @pytest.mark.parametrize("kind", ["nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "lustre", "glusterfs", "fuse.glusterfs"])
@@ -190,8 +191,8 @@ def test_url_keeps_saying_that_a_shared_file_is_accepted(tmp_path, monkeypatch):
 @pytest.mark.acceptance
 def test_system_without_mountinfo_opens_without_a_word(sqlite_copy):
     program = (
-        "import asyncio, sys; from keptwork.store import open_store, sqlite_doors; "
-        "sqlite_doors.MOUNTINFO = '/not/there'; "
+        "import asyncio, sys; from keptwork.store import open_store; from keptwork.store.sqlite import file_location; "
+        "file_location.MOUNTINFO = '/not/there'; "
         "asyncio.run(open_store(sys.argv[1]))"
     )
     done = subprocess.run([sys.executable, "-c", program, sqlite_copy], capture_output=True, text=True)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from keptwork.core.lifecycles import JOB
 from keptwork.errors import HardLinks, HeldFile
-from keptwork.lifecycle import JOB
 from keptwork.store import NewJob, open_store
 from tests.support.clerk import Clerk, Refused, clerk
 

@@ -15,11 +15,11 @@ from typing import NamedTuple
 import apsw
 import pytest
 
+from keptwork.audit import verify
+from keptwork.core.lifecycles import JOB
 from keptwork.errors import NewerDatabase, NotOurDatabase, OrphanedLog, StaleLog
-from keptwork.lifecycle import JOB
-from keptwork.service import audit
 from keptwork.store import NewJob, open_store
-from keptwork.store.sqlite_leftover import judge, untouching
+from keptwork.store.sqlite.leftover_log import judge, untouching
 from tests.support.clerk import Clerk, Refused, clerk
 from tests.support.command import run
 from tests.support.lives import live
@@ -99,7 +99,7 @@ def test_backup_is_whole_once_the_stale_log_is_moved_away(overwritten, tmp_path)
 async def _counted(url: str) -> int:
     store = await open_store(url)
     try:
-        assert (await audit.verify(store)).clean
+        assert (await verify.verify(store)).clean
         return (await store.counts(JOB))[0]
     finally:
         await store.close()

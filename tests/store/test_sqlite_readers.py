@@ -13,8 +13,8 @@ import pytest
 
 from keptwork.errors import StoreError
 from keptwork.store import open_store
-from keptwork.store.sqlite import SqliteStore
-from keptwork.store.sqlite_readers import READERS
+from keptwork.store.sqlite.readers import READERS
+from keptwork.store.sqlite.store import SqliteStore
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from keptwork import Keptwork
-from keptwork.lifecycle import JOB
+from keptwork.core.lifecycles import JOB
 from keptwork.store import open_store
-from keptwork.store.sqlite import SqliteStore
+from keptwork.store.sqlite.store import SqliteStore
 
 pytestmark = pytest.mark.acceptance
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from keptwork.errors import BadDatabaseUrl, UnknownScheme
-from keptwork.store.postgres_server import wanted
+from keptwork.store.postgres.connections_server import wanted
 from keptwork.store.url import database_url, redacted
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from keptwork.lifecycle import JOB, WORKER, decide, insist
+from keptwork.core.lifecycles import JOB, WORKER, decide, insist
 from keptwork.store import NewJob, Store
 
 

@@ -7,20 +7,20 @@ from typing import Any
 
 import pytest
 
-from keptwork.lifecycle import Lifecycle, Move, Right
-from keptwork.store import queries
-from keptwork.store.queries import Catalogue
+from keptwork.core.lifecycles import Lifecycle, Move, Right
+from keptwork.store import statements
+from keptwork.store.statements import Catalogue
 
 
 def ignore_columns(patch: pytest.MonkeyPatch, *columns: str) -> None:
     """Moves whose WHERE clause does not look at these columns."""
-    shipped, ignored = queries._conditions, re.compile(rf"\w+\.({'|'.join(columns)}) ")
+    shipped, ignored = statements._conditions, re.compile(rf"\w+\.({'|'.join(columns)}) ")
 
     def fewer(table: str, right: Right | None, now: str) -> str:
         return " AND ".join(part for part in shipped(table, right, now).split(" AND ") if not ignored.match(part))
 
     _differs(shipped("jobs", Right.HOLDER, "now"), fewer("jobs", Right.HOLDER, "now"))
-    patch.setattr(queries, "_conditions", fewer)
+    patch.setattr(statements, "_conditions", fewer)
 
 
 def keep_epoch(patch: pytest.MonkeyPatch) -> None:
@@ -43,7 +43,7 @@ def renew_ended_leases(patch: pytest.MonkeyPatch) -> None:
 
 def leave_out(patch: pytest.MonkeyPatch, name: str, pattern: str, instead: str = "") -> None:
     """A named statement without what the pattern matches."""
-    shipped = queries._read
+    shipped = statements._read
 
     def fewer(file: str) -> dict[str, str]:
         statements = dict(shipped(file))
@@ -53,12 +53,12 @@ def leave_out(patch: pytest.MonkeyPatch, name: str, pattern: str, instead: str =
             statements[name] = sql
         return statements
 
-    patch.setattr(queries, "_read", fewer)
+    patch.setattr(statements, "_read", fewer)
 
 
 def move_on_from_anywhere(patch: pytest.MonkeyPatch) -> None:
     """A reader of the log that does not ask whether it still stands where it began."""
-    shipped = queries._read
+    shipped = statements._read
 
     def fewer(name: str) -> dict[str, str]:
         statements = dict(shipped(name))
@@ -68,7 +68,7 @@ def move_on_from_anywhere(patch: pytest.MonkeyPatch) -> None:
             statements["move_on"] = sql
         return statements
 
-    patch.setattr(queries, "_read", fewer)
+    patch.setattr(statements, "_read", fewer)
 
 
 def _differs(shipped: str, broken: str) -> None:

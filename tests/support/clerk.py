@@ -20,7 +20,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from keptwork.errors import KeptworkError
-from keptwork.store import NewJob, Store, open_store, sqlite_file, sqlite_held
+from keptwork.store import NewJob, Store, open_store
+from keptwork.store.sqlite import file, open_files
 from tests.support.command import environment
 
 ROOT = Path(__file__).parents[2]
@@ -98,7 +99,7 @@ def clerk(url: str, without: str | None = None, prefix: tuple[str, ...] = ()) ->
         one.kill9()
 
 
-GUARDS = {"doors": (sqlite_file, "inspect"), "judge": (sqlite_file, "judge"), "held": (sqlite_held, "hold")}
+GUARDS = {"doors": (file, "inspect"), "judge": (file, "judge"), "held": (open_files, "hold")}
 
 
 async def serve(url: str) -> None:

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import asyncpg
 
-from keptwork.clock import ManualClock
+from keptwork.core.clock import ManualClock
 from keptwork.store import Store, open_store
 
 START = 1_700_000_000_000_000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from keptwork.lifecycle import WORKSTREAM, WORKSTREAM_STEP, Lifecycle, decide, insist
+from keptwork.core.lifecycles import WORKSTREAM, WORKSTREAM_STEP, Lifecycle, decide, insist
 from keptwork.store import Store, Transaction
 
 AT_ONCE = 50

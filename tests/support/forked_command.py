@@ -22,10 +22,10 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from keptwork.process import bonds
+from keptwork.process import tree_bonds
 from keptwork.process.frames import framed, receive
 
-ALSO = ("keptwork.store.sqlite", "keptwork.store.postgres", "keptwork.worker.worker", "keptwork.app")
+ALSO = ("keptwork.store.sqlite.store", "keptwork.store.postgres.store", "keptwork.workers.worker", "keptwork.app")
 
 
 class ForkedCommands:
@@ -106,7 +106,7 @@ def _become_command(connection: socket.socket) -> None:
     assert received is not None
     told, files = received
     if command := os.fork():
-        bonds.run_and_exit(lambda: _tell_of(command, connection, files))
+        tree_bonds.run_and_exit(lambda: _tell_of(command, connection, files))
     connection.close()
     for number, file in enumerate(files):
         os.dup2(file, number)

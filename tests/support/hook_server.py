@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import NamedTuple
 
-from keptwork.signature import verify
+from keptwork.webhooks import verify
 
 CERTIFICATE = Path(__file__).with_name("hooks.pem")
 HOST = "hooks.example"

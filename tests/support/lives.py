@@ -6,8 +6,8 @@ import random
 from collections import defaultdict
 from typing import Any
 
+from keptwork.core.lifecycles import JOB, WORKER, Change, Token, decide
 from keptwork.errors import InvalidTransition
-from keptwork.lifecycle import JOB, WORKER, Change, Token, decide
 from keptwork.store import NewJob, Store
 
 LEASE_US = 600_000_000

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from keptwork.agent.conversation import Usage
+from keptwork.agents.conversation import Usage
 
 MESSAGES, CHAT = "messages", "chat"
 

@@ -44,7 +44,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from keptwork.agent.conversation import Usage
+from keptwork.agents.conversation import Usage
 from tests.support.llm_acts import (
     CHAT,
     MESSAGES,

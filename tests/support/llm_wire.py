@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from keptwork.agent.conversation import Usage
+from keptwork.agents.conversation import Usage
 from tests.support.llm_acts import MESSAGES, Call, Say, tokens
 
 

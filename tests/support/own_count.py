@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
-from keptwork import metrics
-from keptwork.histogram import bucket_of
-from keptwork.lifecycle import LIFECYCLES
-from keptwork.service.readout import Readout
+from keptwork.core import metrics
+from keptwork.core.lifecycles import LIFECYCLES
+from keptwork.core.metrics_histogram import bucket_of
+from keptwork.observability.stats_readout import Readout
 from keptwork.store import Event, Reader
 
 NOTES = {note.trigger for lifecycle in LIFECYCLES.values() for note in lifecycle.notes}

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.acceptance
 # What lies below all commands is imported beforehand: it imports none of them, and takes most of the time.
 ALONE = """
 import importlib, os
-import asyncpg, keptwork.flow.definition, keptwork.store.sqlite, typer.main
+import asyncpg, keptwork.flows.definition, keptwork.store.sqlite.store, typer.main
 from keptwork.cli.main import COMMANDS
 
 def fails(module):

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from keptwork.agent.conversation import Usage
+from keptwork.agents.conversation import Usage
 from tests.support.llm_server import Call, Cut, LlmServer, Say, use
 
 ASKED = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}

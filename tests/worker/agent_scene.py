@@ -7,17 +7,17 @@ from dataclasses import replace
 from typing import Any
 
 from keptwork import Keptwork
-from keptwork.agent.conversation import Answer, Request, Stop, Tell, Usage
-from keptwork.agent_handle import AgentHandle
-from keptwork.lifecycle import AGENT
-from keptwork.service import agents
+from keptwork.agents import commands as agents
+from keptwork.agents.conversation import Answer, Request, Stop, Tell, Usage
+from keptwork.core.lifecycles import AGENT
+from keptwork.handles_agent import AgentHandle
+from keptwork.maintenance.expired_leases import Reaper
+from keptwork.maintenance.periodic_outage import Outage
 from keptwork.store import Event
-from keptwork.store.agents import AgentAudit
+from keptwork.store.contract.agents import AgentAudit
 from keptwork.testing import _Dies, _Worker
-from keptwork.worker.outage import Outage
-from keptwork.worker.reaper import Reaper
-from keptwork.worker.settings import Settings
-from keptwork.worker.step_kinds import StepKinds
+from keptwork.workers.registration_settings import Settings
+from keptwork.workers.step_runner import StepKinds
 from tests.conformance.stage import entity, log
 
 Reply = Answer | Exception | str

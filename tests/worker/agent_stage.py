@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from keptwork.agent.conversation import Answer, Message, Provider, Request, Role, Stop, Tell, ToolUse, Usage
-from keptwork.agent.discretion import Discreet
-from keptwork.agent.transcript import document, message_of
-from keptwork.config import Config
+from keptwork.agents import transcripts
+from keptwork.agents.conversation import Answer, Message, Provider, Request, Role, Stop, Tell, ToolUse, Usage
+from keptwork.agents.providers.redacting import Discreet
+from keptwork.agents.tool_loop import Ask
+from keptwork.agents.transcripts_record import document, message_of
+from keptwork.context import Context
 from keptwork.errors import LeaseLost
-from keptwork.service import transcripts
+from keptwork.settings import Config
 from keptwork.store import Transaction
-from keptwork.worker.agent_tools import Ask
-from keptwork.worker.context import Context
 
 Script = Callable[[Request], Answer]
 

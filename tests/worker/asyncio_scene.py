@@ -8,18 +8,18 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from keptwork import Keptwork
-from keptwork.agent.conversation import Answer, Request, Stop, Usage
-from keptwork.breaker import Breaker
-from keptwork.config import Config
-from keptwork.declared_job import DeclaredJob
-from keptwork.job_handle import Handle
+from keptwork.agents.conversation import Answer, Request, Stop, Usage
+from keptwork.agents.runner import AgentWork, Wish
+from keptwork.agents.turn_lineup import Lineups
+from keptwork.context import Context
+from keptwork.handles import Handle
+from keptwork.job_declared import DeclaredJob
+from keptwork.jobs.breaker import Breaker
 from keptwork.outcomes import TransientError
+from keptwork.settings import Config
 from keptwork.store import Store
 from keptwork.testing import _NEXT as NEXT_DUE
 from keptwork.testing import Harness, Settled
-from keptwork.worker.agent_work import AgentWork, Wish
-from keptwork.worker.context import Context
-from keptwork.worker.lineup import Lineups
 from tests.conformance.by_hand import hand_on
 from tests.conformance.times import DEFINITION, set_time
 from tests.worker.agent_stage import Scripted

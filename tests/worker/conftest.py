@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from keptwork import Keptwork
-from keptwork.service import audit
+from keptwork.audit import verify
 
 
 def our_threads() -> set[threading.Thread]:
@@ -18,9 +18,9 @@ def our_threads() -> set[threading.Thread]:
 @pytest.fixture(autouse=True)
 def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing here is about how often a worker looks around, so it looks more often."""
-    monkeypatch.setattr("keptwork.worker.worker.POLL_SECONDS", 0.1)
-    monkeypatch.setattr("keptwork.worker.leases.LOOK_SECONDS", 0.25)
-    monkeypatch.setattr("keptwork.worker.reaper.BEAT_SECONDS", 0.2)
+    monkeypatch.setattr("keptwork.workers.worker.POLL_SECONDS", 0.1)
+    monkeypatch.setattr("keptwork.workers.lease_renewer.LOOK_SECONDS", 0.25)
+    monkeypatch.setattr("keptwork.maintenance.expired_leases.BEAT_SECONDS", 0.2)
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ async def app(database_url: str) -> AsyncIterator[Keptwork]:
     before = our_threads()
     async with Keptwork(database_url) as opened:
         yield opened
-        verdict = await audit.verify(await opened.open())
+        verdict = await verify.verify(await opened.open())
         assert verdict.clean, verdict.problems
         assert verdict.events
     for thread in our_threads() - before:

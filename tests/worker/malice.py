@@ -9,10 +9,10 @@ from random import Random
 from typing import Any
 
 from keptwork import Keptwork
-from keptwork.agent.conversation import Answer, ToolUse
-from keptwork.service import approvals
-from keptwork.service.approvals import APPROVED, REJECTED
-from keptwork.worker.agent_tools import Limits, Toolbox, converse
+from keptwork.agents.conversation import Answer, ToolUse
+from keptwork.agents.tool_loop import Limits, Toolbox, converse
+from keptwork.flows import approvals
+from keptwork.flows.approvals import APPROVED, REJECTED
 from tests.worker.agent_stage import Ran, Scripted, config, kept_turns, lines, question, recorded, says, uses
 
 OURS = 1

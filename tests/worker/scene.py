@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from keptwork import Keptwork
-from keptwork.job_handle import Handle
-from keptwork.lifecycle import JOB, WORKER
+from keptwork.core.lifecycles import JOB, WORKER
+from keptwork.handles import Handle
 from keptwork.store import Event
 from tests.conformance.stage import entity, eventually, log, moved
 

@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 
 from keptwork import Keptwork
-from keptwork.agent.conversation import BusinessFailure, Stop, SystemFailure
-from keptwork.agent.next import AgentJob, Complete, Failure, RetryConfig, Success, System
-from keptwork.agent.next import next as following
+from keptwork.agents import commands as agents
+from keptwork.agents import engine as agent_moves
+from keptwork.agents.conversation import BusinessFailure, Stop, SystemFailure
+from keptwork.agents.plan import AgentJob, Complete, Failure, RetryConfig, Success, System
+from keptwork.agents.plan import next as following
+from keptwork.core.lifecycles import JOB, Token, decide, insist
+from keptwork.core.lifecycles.agent import AGENT
 from keptwork.errors import JobFailed, LeaseLost, NotFound
-from keptwork.lifecycle import JOB, Token, decide, insist
-from keptwork.lifecycle.agent import AGENT
-from keptwork.service import agent_moves, agents, jobs
+from keptwork.jobs import queries
 from tests.conformance.stage import claim, entity, eventually, worker
 from tests.worker.agent_scene import (
     FailsOnceForEach,
@@ -280,7 +282,7 @@ async def test_a_worker_dying_of_it_each_time_ends_it_with_a_record(app: Keptwor
 async def test_a_cancelled_job_ends_its_agent_with_a_record(app: Keptwork) -> None:
     agent = await started(app)
     store = await app.open()
-    await jobs.cancel(store, app.tenant_id, agent.job_id, reason="not wanted any more")
+    await queries.cancel(store, app.tenant_id, agent.job_id, reason="not wanted any more")
     kept = await record(app, agent)
     assert (kept.status, kept.reason) == ("Failed", "not wanted any more")
     assert json.loads(kept.state_transitions) == ["INIT"]
@@ -289,8 +291,8 @@ async def test_a_cancelled_job_ends_its_agent_with_a_record(app: Keptwork) -> No
 
 
 async def test_a_job_ended_by_hand_ends_its_agent_with_the_next_look_around(app: Keptwork) -> None:
-    from keptwork.worker.follow_up import FollowUp
-    from keptwork.worker.outage import Outage
+    from keptwork.maintenance.periodic_outage import Outage
+    from keptwork.maintenance.reconciler import FollowUp
 
     agent = await started(app)
     store = await app.open()
@@ -328,7 +330,7 @@ async def test_a_job_that_is_run_again_is_an_agent_job_of_its_own(app: Keptwork)
     agent = await started(app, max_retries=0)
     await done(app)
     store = await app.open()
-    again = await jobs.retry(store, app.tenant_id, agent.job_id)
+    again = await queries.retry(store, app.tenant_id, agent.job_id)
     await done(app)
     (new,) = await store.agents_of_jobs([again])
     assert (new["state"], new["description"]) == ("COMPLETED", "Fix the typo")
@@ -362,7 +364,7 @@ async def test_a_worker_that_lost_the_job_moves_nothing(app: Keptwork) -> None:
     agent = await started(app)
     store = await app.open()
     (job,) = await claim(store, await worker(store), start=True)
-    await jobs.cancel(store, app.tenant_id, agent.job_id, hard=True)
+    await queries.cancel(store, app.tenant_id, agent.job_id, hard=True)
     before = await row(app, agent)
     with pytest.raises(LeaseLost):
         await agent_moves.advance(store, job, before)

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from keptwork import Keptwork
-from keptwork.agent.conversation import Answer, Request, SystemFailure, Usage
-from keptwork.lifecycle import JOB
-from keptwork.service import budget_caps, transcripts
-from keptwork.service.entities import resolve
+from keptwork.agents import budget_caps, transcripts
+from keptwork.agents.conversation import Answer, Request, SystemFailure, Usage
+from keptwork.core.ids_entities import resolve
+from keptwork.core.lifecycles import JOB
 from tests.worker.agent_scene import Scripted, said, texts
 from tests.worker.test_agent_jobs import done
 

@@ -9,15 +9,16 @@ from typing import Any
 import pytest
 
 from keptwork import Keptwork
-from keptwork.agent.conversation import Answer, BusinessFailure, Request, SystemFailure, ToolUse
-from keptwork.config import Config
+from keptwork.agents import transcripts
+from keptwork.agents.conversation import Answer, BusinessFailure, Request, SystemFailure, ToolUse
+from keptwork.agents.tool_loop import Ask, Limits, Toolbox, converse
 from keptwork.errors import JobFailed
-from keptwork.job_handle import Handle
-from keptwork.service import approvals, transcripts
-from keptwork.service.approvals import APPROVED, REJECTED
-from keptwork.worker import tool_step
-from keptwork.worker.agent_tools import Ask, Limits, Toolbox, converse
-from keptwork.worker.tool_run import one_run
+from keptwork.flows import approvals
+from keptwork.flows.approvals import APPROVED, REJECTED
+from keptwork.handles import Handle
+from keptwork.settings import Config
+from keptwork.workers import tool_runner_step
+from keptwork.workers.tool_runner import one_run
 from tests.worker.agent_stage import (
     Scripted,
     config,
@@ -272,7 +273,7 @@ async def test_the_check_above_catches_approvals_that_are_bound_to_the_name_of_t
     async def approved(self: Any, use: ToolUse, spec: Any, effect: str) -> None:
         await self._ctx.wait_for_approval(f"May the agent run {use.name}?", name=use.name)
 
-    monkeypatch.setattr("keptwork.worker.agent_tools.Conversation._approved", approved)
+    monkeypatch.setattr("keptwork.agents.tool_loop.Conversation._approved", approved)
     monkeypatch.setattr(approvals, "as_json", lambda one: {"details": {"arguments": {"text": "?"}}})
     _, run = await _fickle_runs(app, folder)
     assert run == ["v1"]
@@ -341,7 +342,7 @@ async def test_a_tool_that_was_lost_on_its_way_is_reviewed_by_people(
             raise ConnectionError("the worker is gone")
         return outcome
 
-    monkeypatch.setattr(tool_step, "one_run", lost)
+    monkeypatch.setattr(tool_runner_step, "one_run", lost)
     provider = Scripted(lines(uses(("mail", {"text": "hi"})), says("sent")))
     job = await ran(app, provider, config(folder, mail={"idempotent": False}), ("mail",), max_attempts=3)
     assert (len(recorded(folder)), await state(app, job)) == (1, "queued")

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from keptwork import Keptwork
+from keptwork.context import Context
 from keptwork.errors import AlreadyDecided, BadInput, KeptworkError, NotFound
-from keptwork.service import approvals, jobs
-from keptwork.store.approvals import Approval
-from keptwork.worker.context import Context
+from keptwork.flows import approvals
+from keptwork.jobs import queries
+from keptwork.store.contract.waits_approvals import Approval
 from tests.worker.scene import eventually, reaches, row, state, working
 
 
@@ -82,7 +83,7 @@ async def test_a_job_that_ended_withdraws_its_question(app: Keptwork) -> None:
     job = await asker(app).enqueue()
     async with working(app, concurrency=1):
         question = await the_question(app)
-    assert await jobs.cancel(await app.open(), 1, job.id) == "cancelled"
+    assert await queries.cancel(await app.open(), 1, job.id) == "cancelled"
     assert await app.approvals() == []
     with pytest.raises(AlreadyDecided, match="withdrawn"):
         await app.approve(question.public_id, by="ann")
@@ -97,7 +98,7 @@ async def test_of_many_who_decide_at_once_one_decides(app: Keptwork) -> None:
         async def decides(number: int) -> str:
             try:
                 if number % 3 == 2:
-                    return f"cancel: {await jobs.cancel(store, 1, job.id)}"
+                    return f"cancel: {await queries.cancel(store, 1, job.id)}"
                 decide = app.approve if number % 3 else app.reject
                 return f"{(await decide(question.public_id, by=f'p{number}')).decision}"
             except KeptworkError as refused:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from keptwork import Keptwork
+from keptwork.context import Context
 from keptwork.testing import Harness
-from keptwork.worker.context import Context
-from keptwork.worker.parking import Parking
+from keptwork.workers.parked_waits import Parking
 from tests.worker.asyncio_scene import Scene, gather, gather_exceptions, moves, returned_beside, wait_for
 
 tenant: contextvars.ContextVar[str] = contextvars.ContextVar("tenant of twins", default="nobody")
@@ -37,7 +37,7 @@ async def test_slot_with_one_context_for_all_jobs_is_caught(monkeypatch: pytest.
     assert await seen_by_two_jobs() == ["nobody", "nobody"]
     shared = contextvars.copy_context()
     monkeypatch.setattr(
-        "keptwork.worker.slot._started",
+        "keptwork.workers.slot._started",
         lambda work, variables, name, loop: loop.create_task(work, name=name, context=shared),
     )
     assert await seen_by_two_jobs() == ["nobody", "a"]
@@ -70,7 +70,7 @@ async def test_run_that_ends_with_steps_in_flight_is_caught(monkeypatch: pytest.
     scene = Scene("event", gather)
     assert await first_move(scene) == "snooze"
     assert scene.log == ["begins", "done"]
-    monkeypatch.setattr("keptwork.worker.steps.Parking", Twin)
+    monkeypatch.setattr("keptwork.workers.steps.Parking", Twin)
     scene = Scene("event", gather)
     scene.seconds = 5
     assert await first_move(scene) == "snooze"
@@ -79,7 +79,7 @@ async def test_run_that_ends_with_steps_in_flight_is_caught(monkeypatch: pytest.
 
 async def test_clock_around_a_wait_that_nobody_looks_for_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     assert await first_move(Scene("event", wait_for)) == "fail"
-    monkeypatch.setattr("keptwork.worker.parking.clock_around", lambda task: None)
+    monkeypatch.setattr("keptwork.workers.parked_waits.clock_around", lambda task: None)
     assert await first_move(Scene("event", wait_for)) == "snooze"
 
 
@@ -104,5 +104,5 @@ async def test_job_that_remembers_its_first_wait_only_is_caught(monkeypatch: pyt
             return found + await moves(harness, job)
 
     assert await woken_by_second() == ["snooze", "snooze"]
-    monkeypatch.setattr("keptwork.worker.parking.all_of", lambda waits: waits[0])
+    monkeypatch.setattr("keptwork.workers.parked_waits.all_of", lambda waits: waits[0])
     assert await woken_by_second() == ["snooze"]

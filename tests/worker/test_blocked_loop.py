@@ -15,9 +15,9 @@ import pytest
 
 from keptwork import Keptwork
 from keptwork.cli.jobs import _facts
-from keptwork.service import jobs
-from keptwork.worker.context import Context
-from keptwork.worker.stall import Stall
+from keptwork.context import Context
+from keptwork.jobs import queries
+from keptwork.workers.blocked_loop import Stall
 from tests.conformance.stage import eventually
 from tests.worker.scene import last, row, state, story
 
@@ -26,9 +26,9 @@ pytestmark = pytest.mark.acceptance
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("keptwork.worker.stall.FIRST_SECONDS", 0.1)
-    monkeypatch.setattr("keptwork.worker.stall.EVERY_SECONDS", 0.02)
-    monkeypatch.setattr("keptwork.worker.leases.LONGEST_NAP", 0.05)
+    monkeypatch.setattr("keptwork.workers.blocked_loop.FIRST_SECONDS", 0.1)
+    monkeypatch.setattr("keptwork.workers.blocked_loop.EVERY_SECONDS", 0.02)
+    monkeypatch.setattr("keptwork.workers.lease_renewer.LONGEST_NAP", 0.05)
 
 
 def said_of(caplog: pytest.LogCaptureFixture, event: str) -> list[logging.LogRecord]:
@@ -103,14 +103,14 @@ async def test_a_handler_that_returns_after_its_time_out_keeps_its_result_and_it
     assert [event.trigger for event in await story(app, job)] == ["enqueue", "claim", "start", "succeed"]
     wanted = "s, over its timeout of 0.02 s: it blocked the event loop"
     assert wanted in caplog.text
-    shown = await jobs.show(await app.open(), 1, job.id)
+    shown = await queries.show(await app.open(), 1, job.id)
     assert shown.overrun is not None
     assert shown.overrun.startswith("took 0.")
     assert shown.overrun.endswith(wanted)
     assert ("overrun", shown.overrun) in list(_facts(shown, _as_shown(shown), 0))
 
 
-def _as_shown(shown: jobs.Story) -> dict[str, Any]:
+def _as_shown(shown: queries.Story) -> dict[str, Any]:
     from keptwork.cli.jobs import _shown
 
     return _shown(shown)
@@ -153,7 +153,7 @@ async def test_a_job_that_another_one_has_delayed_is_not_blamed_for_it(
     hog, job = await hogs.enqueue(), await works.enqueue()
     await app.work(until_idle=True, concurrency=2)
     assert (await state(app, hog), await state(app, job)) == ("succeeded", "succeeded")
-    told = (await jobs.show(await app.open(), 1, job.id)).overrun
+    told = (await queries.show(await app.open(), 1, job.id)).overrun
     assert str(told).endswith("another job blocked the event loop")
 
 
@@ -169,7 +169,7 @@ async def test_a_handler_that_ignores_its_time_out_and_returns_keeps_its_result(
     job = await stubborn.enqueue()
     await app.work(until_idle=True)
     assert await state(app, job) == "succeeded"
-    told = (await jobs.show(await app.open(), 1, job.id)).overrun
+    told = (await queries.show(await app.open(), 1, job.id)).overrun
     assert told is not None
     assert told.endswith("it ignored its cancellation")
 

@@ -7,21 +7,21 @@ from typing import Any
 import pytest
 
 from keptwork import Breaker, Cancel, Keptwork, PermanentError, Snooze, ValidationError
-from keptwork.job_handle import Handle
+from keptwork.context import Context
+from keptwork.handles import Handle
+from keptwork.jobs.held_jobs import reset
+from keptwork.jobs.outcome import Raised, Release, Suspend
+from keptwork.maintenance import periodic
 from keptwork.outcomes import TransientError
-from keptwork.service.held_jobs import reset
 from keptwork.testing import Harness
-from keptwork.worker import lookout
-from keptwork.worker.breaker_gate import verdict
-from keptwork.worker.context import Context
-from keptwork.worker.settlement import Raised, Release, Suspend
+from keptwork.workers.breaker_check import verdict
 from tests.conformance.stage import log
 from tests.worker.scene import eventually, last, reaches, row, triggers, working
 
 
 @pytest.fixture(autouse=True)
 def watchful(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lookout, "BEAT_SECONDS", 0.1)
+    monkeypatch.setattr(periodic, "BEAT_SECONDS", 0.1)
 
 
 async def breaker(app: Keptwork, name: str = "api") -> dict[str, Any]:

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from keptwork import Keptwork
-from keptwork.agent.conversation import Answer, Request, SystemFailure
-from keptwork.agent.redaction import Redactor
-from keptwork.service import approvals
-from keptwork.service.approvals import APPROVED
-from keptwork.worker.agent_tools import Limits, Toolbox, converse
-from keptwork.worker.tool_step import ToolSpec, run_tool
+from keptwork.agents.conversation import Answer, Request, SystemFailure
+from keptwork.agents.tool_loop import Limits, Toolbox, converse
+from keptwork.core.secrets_redaction import Redactor
+from keptwork.flows import approvals
+from keptwork.flows.approvals import APPROVED
+from keptwork.workers.tool_runner_step import ToolSpec, run_tool
 from tests.process.tool_stage import PATH
 from tests.support.at_rest import everything
 from tests.support.command import run

@@ -9,22 +9,22 @@ from typing import Any
 import pytest
 
 from keptwork import Cancel, JobFailed, Keptwork, PermanentError
-from keptwork.job_handle import Handle
-from keptwork.lifecycle import JOB
-from keptwork.service import children, jobs
-from keptwork.worker.context import Context
-from keptwork.worker.follow_up import FollowUp
-from keptwork.worker.outage import Outage
+from keptwork.context import Context
+from keptwork.core.lifecycles import JOB
+from keptwork.handles import Handle
+from keptwork.jobs import commands_children, queries
+from keptwork.maintenance.periodic_outage import Outage
+from keptwork.maintenance.reconciler import FollowUp
 from tests.worker.scene import eventually, moved, reaches, row, state, story, triggers, working
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("keptwork.worker.follow_up.BEAT_SECONDS", 0.1)
+    monkeypatch.setattr("keptwork.maintenance.reconciler.BEAT_SECONDS", 0.1)
 
 
 async def family(app: Keptwork, parent: Handle) -> list[dict[str, Any]]:
-    return await children.listed(await app.open(), 1, parent.key)
+    return await commands_children.listed(await app.open(), 1, parent.key)
 
 
 async def test_a_parent_joins_its_children_on_a_worker_with_one_slot(app: Keptwork) -> None:
@@ -207,10 +207,10 @@ async def test_a_cancelled_parent_cancels_three_generations_at_once(app: Keptwor
         await grown(app, root, 15)
     # Nobody works any more: it is done by the call itself.
     store = await app.open()
-    assert await jobs.cancel(store, 1, root.id, reason="enough") == "cancelled"
+    assert await queries.cancel(store, 1, root.id, reason="enough") == "cancelled"
     rows = await store.jobs(limit=100)
     assert {row["state"] for row in rows} == {"cancelled"}
-    assert {row["reason"] for row in rows} == {"enough", children.BECAUSE}
+    assert {row["reason"] for row in rows} == {"enough", commands_children.BECAUSE}
 
 
 async def test_what_a_handler_or_a_crash_left_behind_is_cancelled_soon(app: Keptwork) -> None:
@@ -246,7 +246,7 @@ async def test_a_running_child_is_asked_to_stop_and_with_hard_it_is_taken_away(a
         for hard, end in ((False, "succeeded"), (True, "cancelled")):
             root = await parent.enqueue()
             await eventually(lambda root=root: running_child(app, root))  # type: ignore[misc]
-            await jobs.cancel(await app.open(), 1, root.id, hard=hard)
+            await queries.cancel(await app.open(), 1, root.id, hard=hard)
             (kid,) = await family(app, root)
             await reaches(app, Handle(kid["id"], app), end)
             assert await state(app, root) == "cancelled"
@@ -265,7 +265,7 @@ async def test_a_job_that_is_asked_to_stop_does_not_begin_to_wait(app: Keptwork)
     job = await asked.enqueue()
     async with working(app, concurrency=1):
         await begun.wait()
-        assert await jobs.cancel(await app.open(), 1, job.id) == "asked to stop"
+        assert await queries.cancel(await app.open(), 1, job.id) == "asked to stop"
         await reaches(app, job, "cancelled")
     assert "snooze" not in await triggers(app, job)
 
@@ -283,7 +283,7 @@ async def test_a_job_that_began_to_wait_before_it_heard_of_the_stop_is_cancelled
     follow_up = FollowUp(store, Outage())
     assert await follow_up.run_once() == 3
     assert {one["state"] for one in await store.jobs()} == {"cancelled"}
-    assert (await row(app, root))["reason"] == children.ASKED
+    assert (await row(app, root))["reason"] == commands_children.ASKED
 
 
 async def running_child(app: Keptwork, root: Handle) -> bool:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 
 from keptwork import Keptwork
-from keptwork.lifecycle import JOB, WORKER
+from keptwork.core.lifecycles import JOB, WORKER
 from tests.worker.scene import eventually, only_worker, working
 
 
 async def test_a_worker_sweeps_what_its_application_does_not_keep(database_url, monkeypatch):
-    monkeypatch.setattr("keptwork.worker.pruner.FIRST_LOOK_SECONDS", 1e6)
+    monkeypatch.setattr("keptwork.maintenance.retention_pruner.FIRST_LOOK_SECONDS", 1e6)
     async with Keptwork(database_url, keep_finished=0) as app:
 
         @app.job()
@@ -23,7 +23,7 @@ async def test_a_worker_sweeps_what_its_application_does_not_keep(database_url, 
         async def gone() -> bool:
             return await store.get(JOB, plain.key, 1) is None
 
-        monkeypatch.setattr("keptwork.worker.pruner.FIRST_LOOK_SECONDS", 0.01)
+        monkeypatch.setattr("keptwork.maintenance.retention_pruner.FIRST_LOOK_SECONDS", 0.01)
         async with working(app):
             await eventually(gone)
         assert await store.get(JOB, keyed.key, 1)
@@ -31,7 +31,7 @@ async def test_a_worker_sweeps_what_its_application_does_not_keep(database_url, 
 
 
 async def test_a_worker_says_what_it_is_doing(app, monkeypatch):
-    monkeypatch.setattr("keptwork.worker.heartbeat.BEAT_SECONDS", 0.05)
+    monkeypatch.setattr("keptwork.workers.heartbeat.BEAT_SECONDS", 0.05)
     store = await app.open()
     async with working(app, concurrency=3):
         id = await only_worker(app)

@@ -12,15 +12,20 @@ from typing import Any
 import pytest
 
 from keptwork import Keptwork
-from keptwork.agent.conversation import Answer, Request, SystemFailure, Tell, Usage
+from keptwork.agents import budgets
+from keptwork.agents import commands as agents
+from keptwork.agents import engine as agent_moves
+from keptwork.agents.budgets import Reserved
+from keptwork.agents.conversation import Answer, Request, SystemFailure, Tell, Usage
+from keptwork.core.ids_entities import public_id, resolve
+from keptwork.core.lifecycles import JOB, decide, insist
+from keptwork.diagnostics import overrides
 from keptwork.errors import LeaseLost
-from keptwork.lifecycle import JOB, decide, insist
-from keptwork.service import agent_moves, agents, budgets, flows, jobs, overrides, settle
-from keptwork.service.budgets import Reserved
-from keptwork.service.entities import public_id, resolve
-from keptwork.service.flow_scene import Actor
-from keptwork.service.leases import reaped
-from keptwork.store.budgets import Charge, NewCharge
+from keptwork.flows import commands as flows
+from keptwork.flows.transaction import Actor
+from keptwork.jobs import complete, queries
+from keptwork.jobs.outcome_leases import reaped
+from keptwork.store.contract.budgets import Charge, NewCharge
 from tests.conformance.stage import worker
 from tests.worker.agent_scene import end_leases, record, row, started
 
@@ -92,7 +97,7 @@ async def until(app: Keptwork, *states: str) -> list[Charge]:
 async def test_late_answer_to_a_cancelled_job_replaces_the_bound_by_the_cost(app: Keptwork, model: Slow) -> None:
     agent, store = await started(app, tier="haiku"), await app.open()
     async with working(app, model):
-        await jobs.cancel(store, app.tenant_id, agent.job_id, hard=True)
+        await queries.cancel(store, app.tenant_id, agent.job_id, hard=True)
         (lost,) = await charges(app)
         assert (lost.state, lost.cost_micros) == ("lost", lost.ceiling_micros)
         assert await day(app) == (lost.ceiling_micros, 0)
@@ -107,7 +112,7 @@ async def test_late_answer_to_a_cancelled_job_replaces_the_bound_by_the_cost(app
 async def test_late_failure_that_was_never_sent_gives_the_bound_back(app: Keptwork, model: Slow) -> None:
     agent = await started(app, tier="haiku")
     async with working(app, model):
-        await jobs.cancel(await app.open(), app.tenant_id, agent.job_id, hard=True)
+        await queries.cancel(await app.open(), app.tenant_id, agent.job_id, hard=True)
         model.failure = SystemFailure("no connection", sent=False)
         model.may_answer.set()
         await until(app, "released")
@@ -118,7 +123,7 @@ async def test_late_failure_that_was_never_sent_gives_the_bound_back(app: Keptwo
 async def test_soft_cancel_lets_the_call_end_within_the_grace(app: Keptwork, model: Slow) -> None:
     agent, store = await started(app, tier="haiku"), await app.open()
     async with working(app, model):
-        assert await jobs.cancel(store, app.tenant_id, agent.job_id) == "asked to stop"
+        assert await queries.cancel(store, app.tenant_id, agent.job_id) == "asked to stop"
         await asyncio.sleep(0.6)  # the worker hears of it within a quarter of a second
         assert [one.state for one in await charges(app)] == ["open"]
         model.may_answer.set()
@@ -130,9 +135,9 @@ async def test_soft_cancel_lets_the_call_end_within_the_grace(app: Keptwork, mod
 async def test_call_that_outlasts_the_grace_of_a_soft_cancel_is_lost_with_its_job(app: Keptwork, model: Slow) -> None:
     agent, store = await started(app, tier="haiku"), await app.open()
     async with working(app, model, grace="300ms"):
-        await jobs.cancel(store, app.tenant_id, agent.job_id)
+        await queries.cancel(store, app.tenant_id, agent.job_id)
         (lost,) = await until(app, "lost")
-    assert (await jobs.find(store, app.tenant_id, agent.job_id))["state"] == "cancelled"
+    assert (await queries.find(store, app.tenant_id, agent.job_id))["state"] == "cancelled"
     assert await day(app) == (lost.ceiling_micros, 0)
 
 
@@ -172,9 +177,9 @@ async def test_call_is_lost_in_the_transaction_that_ends_the_claim_of_its_job(ap
     elif end == "expire":
         await end_leases(app)
         (overdue,) = await store.overdue(9)
-        assert await settle.applied(store, [reaped(overdue, await store.now())]) == []
+        assert await complete.applied(store, [reaped(overdue, await store.now())]) == []
     elif end == "by hand":
-        await store.apply([insist(decide(JOB, await jobs.find(store, app.tenant_id, job.public_id), "cancel"))])
+        await store.apply([insist(decide(JOB, await queries.find(store, app.tenant_id, job.public_id), "cancel"))])
         assert await day(app) == (0, 100)
         await agent_moves.mend(store, 10)  # as workers do every second
     else:
@@ -183,7 +188,7 @@ async def test_call_is_lost_in_the_transaction_that_ends_the_claim_of_its_job(ap
         facts["values"] = {"delay_us": 0} if end == "release" else {**facts["values"], "delay_us": 0}
         if end in ("cancel", "fail", "dead_letter"):
             facts["values"].pop("delay_us", None)
-        assert await settle.applied(store, [insist(decide(JOB, job, end, **facts, **more))]) == []
+        assert await complete.applied(store, [insist(decide(JOB, job, end, **facts, **more))]) == []
     assert await day(app) == (100, 0)
     charge = await store.charge(id)
     assert charge is not None
@@ -205,7 +210,7 @@ async def insist_closed_with_job(app: Keptwork, id: int, state: str) -> None:
     assert charge is not None
     assert charge.ended_at is not None
     assert charge.state == state
-    job = await jobs.find(await app.open(), app.tenant_id, public_id(JOB.name, charge.job_id))
+    job = await queries.find(await app.open(), app.tenant_id, public_id(JOB.name, charge.job_id))
     assert charge.created_at <= charge.ended_at <= job["completed_at"]
 
 
@@ -217,14 +222,14 @@ async def test_call_is_closed_when_its_job_ends_however_long_its_budgets_are_loc
         await end_leases(app)
         ((overdue,), now) = await store.overdue(9), await store.now()
         overdue.max_attempts = overdue.attempts
-        ending: Any = settle.applied(store, [reaped(overdue, now)])
+        ending: Any = complete.applied(store, [reaped(overdue, now)])
     elif end == "override":
         ending = overrides.overridden(store, app.tenant_id, job.public_id, "failed", reason="no", actor="ann")
     else:
         permanent = {"permanent": True} if end == "fail" else {}
         facts: dict[str, Any] = {"token": job.token, "values": {"error": "no"}, "reason": "no", **permanent}
         change = insist(decide(JOB, job, "fail" if end == "fail" else "cancel", **facts))
-        ending = (settle._tree_by_tree if end == "without its flow" else settle.applied)(store, [change])
+        ending = (complete._tree_by_tree if end == "without its flow" else complete.applied)(store, [change])
     async with budgets_locked(app):
         ended = asyncio.create_task(ending)
         await asyncio.wait([ended], timeout=0.3)
@@ -238,7 +243,7 @@ async def test_job_does_not_end_before_a_call_that_is_being_reserved(app: Keptwo
     (job,) = await store.claim(await worker(store), ["default"], 1, 60_000_000, claim_id=1, start=True)
     async with store.transaction() as tx:
         assert await tx.lock_jobs([job.id]) == {job.id: (job.epoch, None)}
-        cancelled = asyncio.create_task(jobs.cancel(store, app.tenant_id, agent.job_id, hard=True))
+        cancelled = asyncio.create_task(queries.cancel(store, app.tenant_id, agent.job_id, hard=True))
         await asyncio.wait([cancelled], timeout=0.3)
         id = await tx.open_charge(NewCharge(app.tenant_id, job.id, None, "turn", "p", "m", 100, 20_000))
     await cancelled
@@ -251,7 +256,7 @@ async def test_job_does_not_end_before_a_call_that_is_being_closed(app: Keptwork
     async with budgets_locked(app):
         paid = asyncio.create_task(store.atomically(lambda tx: budgets.settle(tx, id, cost_micros=7)))
         await asyncio.wait([paid], timeout=0.3)
-        cancelled = asyncio.create_task(jobs.cancel(store, app.tenant_id, job.public_id, hard=True))
+        cancelled = asyncio.create_task(queries.cancel(store, app.tenant_id, job.public_id, hard=True))
         await asyncio.wait([cancelled], timeout=0.3)
         assert not paid.done()
         assert not cancelled.done()
@@ -262,7 +267,7 @@ async def test_job_does_not_end_before_a_call_that_is_being_closed(app: Keptwork
 async def test_worker_whose_job_has_ended_reserves_nothing_more(app: Keptwork) -> None:
     store = await app.open()
     job, _ = await claimed(app)
-    await jobs.cancel(store, app.tenant_id, job.public_id, hard=True)
+    await queries.cancel(store, app.tenant_id, job.public_id, hard=True)
     with pytest.raises(LeaseLost):
         await budgets.reserve(
             store,

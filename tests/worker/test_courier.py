@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from keptwork import Keptwork
-from keptwork.address import Endpoint
-from keptwork.service import deliveries, webhooks
+from keptwork.maintenance.periodic_outage import Outage
 from keptwork.store import Store, open_store
-from keptwork.store.outbox import Delivery, NewDelivery
-from keptwork.worker import post as posting
-from keptwork.worker.courier import LEASE_US, Courier
-from keptwork.worker.outage import Outage
+from keptwork.store.contract.outbox import Delivery, NewDelivery
+from keptwork.webhooks import http_post as posting
+from keptwork.webhooks import http_post_deliveries, outbox
+from keptwork.webhooks.address import Endpoint
+from keptwork.webhooks.delivery import LEASE_US, Courier
 from tests.support.hook_server import CERTIFICATE, HANG, HOST, LOSE, SECRET, HookServer, Reply, hook_server
 
 OURS = 1
@@ -31,7 +31,7 @@ def deployment(monkeypatch: pytest.MonkeyPatch) -> None:
     """A secret, this machine allowed, and no pauses between attempts."""
     monkeypatch.setenv("KEPTWORK_WEBHOOK_SECRET", SECRET)
     monkeypatch.setenv("KEPTWORK_WEBHOOK_ALLOW", "127.0.0.1")
-    monkeypatch.setattr(deliveries, "FIRST_PAUSE_US", 0)
+    monkeypatch.setattr(http_post_deliveries, "FIRST_PAUSE_US", 0)
     monkeypatch.setattr(posting, "CONNECT_SECONDS", 60.0)
 
 
@@ -44,7 +44,7 @@ async def store(sqlite_url: str) -> AsyncIterator[Store]:
 
 
 async def told(store: Store, url: str, flow: int = 1, seq: int = 3) -> NewDelivery:
-    body = json.dumps({"id": webhooks.name_of("run", flow, seq), "n": flow})
+    body = json.dumps({"id": outbox.name_of("run", flow, seq), "n": flow})
     new = NewDelivery(OURS, "run", flow, seq, "run.succeeded", url, body)
     await store.put_delivery(new)
     return new
@@ -83,7 +83,7 @@ async def test_a_message_is_signed_and_delivered_once(store: Store) -> None:
     assert got.signed_with(SECRET)
     assert not got.signed_with(SECRET + "?")
     assert got.headers["Keptwork-Event"] == "run.succeeded"
-    assert got.name == webhooks.name_of("run", 1, 3) == json.loads(got.body)["id"]
+    assert got.name == outbox.name_of("run", 1, 3) == json.loads(got.body)["id"]
     assert got.headers["Content-Type"] == "application/json"
     delivery = await kept(store)
     assert (delivery.state, delivery.attempts, delivery.last_error) == ("delivered", 1, None)
@@ -126,7 +126,7 @@ async def test_four_couriers_make_each_attempt_once(database_url: str) -> None:
 async def test_it_waits_as_long_as_it_is_asked_to_but_not_for_ever(
     store: Store, monkeypatch: pytest.MonkeyPatch, headers: dict[str, str], seconds: int
 ) -> None:
-    monkeypatch.setattr(deliveries, "FIRST_PAUSE_US", 1_000 * SECOND if not seconds else 0)
+    monkeypatch.setattr(http_post_deliveries, "FIRST_PAUSE_US", 1_000 * SECOND if not seconds else 0)
     with hook_server(lambda number: Reply(503, headers)) as server:
         await told(store, server.url())
         before = await store.now()
@@ -158,7 +158,7 @@ async def test_an_operators_retry_starts_all_over_under_the_same_name(store: Sto
         await told(store, server.url())
         for _ in range(2):
             assert await courier(store).run_once() == 3
-            await webhooks.retry(store, OURS, webhooks.name_of("run", 1, 3))
+            await outbox.retry(store, OURS, outbox.name_of("run", 1, 3))
         assert await courier(store).run_once() == 1
     assert len({got.name for got in server.got}) == 1
     assert ((await kept(store)).state, (await kept(store)).attempts) == ("delivered", 7)
@@ -166,7 +166,7 @@ async def test_an_operators_retry_starts_all_over_under_the_same_name(store: Sto
 
 async def test_a_server_that_never_answers_is_given_up_in_time(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(posting, "TOTAL_SECONDS", 0.3)
-    monkeypatch.setattr(deliveries, "FIRST_PAUSE_US", 1_000 * SECOND)
+    monkeypatch.setattr(http_post_deliveries, "FIRST_PAUSE_US", 1_000 * SECOND)
     with hook_server(lambda number: Reply(HANG)) as server:
         await told(store, server.url())
         await courier(store).run_once()
@@ -185,7 +185,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("name", BROKEN)
 async def test_an_answer_that_is_none_is_no_delivery(store: Store, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setattr(deliveries, "FIRST_PAUSE_US", 1_000 * SECOND)
+    monkeypatch.setattr(http_post_deliveries, "FIRST_PAUSE_US", 1_000 * SECOND)
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"}")
@@ -229,7 +229,7 @@ async def test_where_the_deployment_is_at_fault_nothing_is_sent_or_given_up_and_
     store: Store, monkeypatch: pytest.MonkeyPatch, name: str, value: str, says: str
 ) -> None:
     monkeypatch.setenv(name, value)
-    monkeypatch.setattr(deliveries, "FIRST_PAUSE_US", 1_000 * SECOND)
+    monkeypatch.setattr(http_post_deliveries, "FIRST_PAUSE_US", 1_000 * SECOND)
     with hook_server() as server:
         await told(store, server.url())
         await courier(store).run_once()
@@ -314,7 +314,9 @@ async def rebound(store: Store, monkeypatch: pytest.MonkeyPatch) -> tuple[HookSe
     """A name that has a public address when it is looked at and a private one right after. Which of this machine's
     addresses is public is up to this test."""
     monkeypatch.delenv("KEPTWORK_WEBHOOK_ALLOW")
-    monkeypatch.setattr("keptwork.address.refusal", lambda address: None if address == "127.0.0.2" else "not public")
+    monkeypatch.setattr(
+        "keptwork.webhooks.address.refusal", lambda address: None if address == "127.0.0.2" else "not public"
+    )
     with (
         hook_server(tls=True, address="127.0.0.2") as public,
         hook_server(tls=True, address="127.0.0.1", port=public.port) as private,
@@ -340,7 +342,7 @@ async def test_the_test_above_notices_a_courier_that_resolves_the_name_a_second_
     async def by_name(endpoint: Endpoint, _: Sequence[str], *rest: Any) -> Any:
         return await shipped(endpoint, await again(endpoint.host, endpoint.port), *rest)
 
-    monkeypatch.setattr("keptwork.worker.courier.post", by_name)
+    monkeypatch.setattr("keptwork.webhooks.delivery.post", by_name)
     public, private = await rebound(store, monkeypatch)
     assert (len(public.got), len(private.got)) == (0, 1)
 
@@ -359,7 +361,7 @@ async def test_names_are_resolved_by_the_machine_and_a_resolver_that_hangs_holds
 
     monkeypatch.setattr("socket.getaddrinfo", hang)
     monkeypatch.setattr(posting, "CONNECT_SECONDS", 0.05)
-    monkeypatch.setattr(deliveries, "FIRST_PAUSE_US", 1_000 * SECOND)
+    monkeypatch.setattr(http_post_deliveries, "FIRST_PAUSE_US", 1_000 * SECOND)
     await told(store, "https://slow.example/")
     await courier(store).run_once()
     assert await asyncio.to_thread(lambda: True)

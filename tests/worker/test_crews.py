@@ -9,19 +9,20 @@ from typing import Any
 import pytest
 
 from keptwork import CrewFailed, Keptwork, PermanentError
-from keptwork.crew_handle import CrewHandle
+from keptwork.context import Context
+from keptwork.core.lifecycles import CREW
+from keptwork.crews import commands as crews
+from keptwork.crews import engine as crew_moves
 from keptwork.errors import BadInput
-from keptwork.lifecycle import CREW
-from keptwork.service import crew_moves, crews
+from keptwork.handles_crew import CrewHandle
 from keptwork.testing import Harness
-from keptwork.worker.context import Context
 from tests.conformance.stage import entity
 from tests.worker.scene import eventually, working
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("keptwork.worker.follow_up.BEAT_SECONDS", 0.1)
+    monkeypatch.setattr("keptwork.maintenance.reconciler.BEAT_SECONDS", 0.1)
 
 
 async def state(app: Keptwork, crew: CrewHandle) -> str:
@@ -157,7 +158,7 @@ async def test_a_share_that_waits_does_not_keep_the_crew_from_starting_that_it_n
 async def test_a_twin_whose_waiting_shares_keep_their_workers_is_stuck_for_ever(
     app: Keptwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("keptwork.worker.crews.HELD_BY_QUOTA", None)
+    monkeypatch.setattr("keptwork.workers.waits_crews.HELD_BY_QUOTA", None)
     waiting, speaker = entangled(app)
     await crews.set_quotas(await app.open(), 1, {0: 1})
     first, second = await app.crew(waiting, task="wait"), await app.crew(speaker, task="speak")

@@ -7,10 +7,11 @@ from collections.abc import AsyncIterator
 import pytest
 
 from keptwork import Keptwork
-from keptwork.lifecycle import WORKSTREAM
-from keptwork.service import flows, overrides
-from keptwork.service.doctor import rounds
-from keptwork.service.entities import public_id
+from keptwork.core.ids_entities import public_id
+from keptwork.core.lifecycles import WORKSTREAM
+from keptwork.diagnostics import overrides
+from keptwork.diagnostics.doctor import runner
+from keptwork.flows import commands as flows
 from tests.service.flow_driver import flow, states, step
 
 
@@ -32,7 +33,7 @@ async def test_a_flow_that_cannot_follow_its_jobs_leaves_the_worker_and_the_othe
     assert [finding.check for finding in done.findings] == ["misplaced"]
     assert await app.work(until_idle=True) == 3
     assert (await states(store, good))[0] == "S_SUCCESS"
-    assert (await rounds.treat(store)).left == []
+    assert (await runner.treat(store)).left == []
     await app.work(until_idle=True)
     assert (await states(store, bad))[0] == "S_SUCCESS"
 

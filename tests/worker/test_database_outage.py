@@ -10,12 +10,12 @@ import asyncpg
 import pytest
 
 from keptwork import Keptwork
+from keptwork.audit import verify
+from keptwork.context import Context
+from keptwork.core.lifecycles import JOB
 from keptwork.errors import StoreError
-from keptwork.lifecycle import JOB
-from keptwork.service import audit
-from keptwork.store.postgres_server import explained
+from keptwork.store.postgres.connections_server import explained
 from keptwork.store.url import database_url
-from keptwork.worker.context import Context
 from tests.conformance.stage import log
 from tests.support import postgres_server
 
@@ -59,7 +59,7 @@ async def test_a_crash_of_the_server_loses_no_job_and_settles_each_once() -> Non
             rows = await store.rows(JOB, [handle.key for handle in handles], ("state",))
             assert Counter(found["state"] for found in rows) == {"succeeded": JOBS}
             assert len(seen) == JOBS
-            verdict = await audit.verify(store)
+            verdict = await verify.verify(store)
             assert verdict.clean, verdict.problems
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from keptwork import Keptwork
-from keptwork.lifecycle import WORKSTREAM
-from keptwork.service import flows
-from keptwork.service.doctor import rounds
+from keptwork.core.lifecycles import WORKSTREAM
+from keptwork.diagnostics.doctor import runner
+from keptwork.flows import commands as flows
 from keptwork.store import open_store
 from tests.service.flow_driver import flow, step
 
@@ -33,7 +33,7 @@ async def test_nothing_is_found_and_nothing_mended_while_workers_carry_flows_out
             await flows.start(store, OUTER, library={"inner": INNER})
         work = asyncio.create_task(app.work(until_idle=True))
         while not work.done():
-            outcome = await rounds.treat(looking)
+            outcome = await runner.treat(looking)
             assert (outcome.found, outcome.repairs) == ([], [])
             looks += 1
         await work

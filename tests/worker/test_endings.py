@@ -20,8 +20,8 @@ import pytest
 
 from keptwork import Context, Keptwork
 from keptwork.errors import WorkerExhausted
+from keptwork.jobs import queries
 from keptwork.process.tree import descendants, signal_all
-from keptwork.service import jobs
 from keptwork.store import Event
 from tests.process.survivors import NAME, assert_none, new_mark
 from tests.support.command import SOURCE, environment
@@ -55,7 +55,7 @@ TABLE = table()
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr("keptwork.worker.slot.END_SECONDS", 0.05)
+    monkeypatch.setattr("keptwork.workers.slot.END_SECONDS", 0.05)
     odd_endings.gate.clear()
     yield
     odd_endings.gate.set()
@@ -117,7 +117,7 @@ async def check(app: Keptwork, odd: Any, ending: str) -> None:
         if "stop" in ending:
             await reaches(app, job, "running")
         if "asked to stop" in ending:
-            await jobs.cancel(await app.open(), 1, job.id)
+            await queries.cancel(await app.open(), 1, job.id)
         if "its worker stops" not in ending:
             await insist(app, job, TABLE[ending])
             await reaches(app, await after.enqueue(), "succeeded")
@@ -213,7 +213,7 @@ async def test_plain_worker_that_cannot_go_on_exits_non_zero_and_says_so(
 async def test_check_notices_a_worker_that_waits_for_handlers_which_do_not_end(
     app: Keptwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("keptwork.worker.slot.Slot.abandon", lambda self, said: None)
+    monkeypatch.setattr("keptwork.workers.slot.Slot.abandon", lambda self, said: None)
     odd = app.job(name="odd", timeout=SOON)(ASYNC[TIMED[1]])
     async with working(app, concurrency=4, grace="50ms"):
         job = await odd.enqueue()
@@ -226,9 +226,9 @@ async def test_check_notices_a_worker_that_waits_for_handlers_which_do_not_end(
 
 UNGUARDED = """
 import contextlib
-from keptwork.worker import forks
-forks.guarded = lambda loop: contextlib.nullcontext()
-forks.end_child = lambda made_by: None
+from keptwork.workers import process_exit_forks
+process_exit_forks.guarded = lambda loop: contextlib.nullcontext()
+process_exit_forks.end_child = lambda made_by: None
 from tests.worker.odd_endings import app
 """
 
@@ -274,7 +274,7 @@ async def test_worker_that_lost_half_its_slots_goes_on_only_where_the_guard_is_m
     app: Keptwork, monkeypatch: pytest.MonkeyPatch, guard: bool
 ) -> None:
     if not guard:
-        monkeypatch.setattr("keptwork.worker.worker.Worker._stuck", lambda self: None)
+        monkeypatch.setattr("keptwork.workers.worker.Worker._stuck", lambda self: None)
     odd = app.job(name="odd", timeout=SOON, max_attempts=1)(ASYNC[TIMED[1]])
     work = asyncio.create_task(app.work(concurrency=4))
     made = await app.enqueue_many(odd, [{}] * 2)
@@ -289,10 +289,14 @@ async def test_worker_that_lost_half_its_slots_goes_on_only_where_the_guard_is_m
 
 
 # Each takes a guard out of a worker's process.
-INTERRUPTIBLE = "from keptwork.worker import slot; slot.BaseException = Exception"
-NEEDS_NO_DESCRIPTOR = "from keptwork.worker import descriptors; descriptors.no_descriptor_left = lambda: False"
-NEEDS_NO_THREAD = "from keptwork.worker.worker import Worker; Worker._give_up_once = lambda self, what: None"
-EXITS_AS_TOLD = "import contextlib; from keptwork.worker import exits; exits.reported = contextlib.nullcontext"
+INTERRUPTIBLE = "from keptwork.workers import slot; slot.BaseException = Exception"
+NEEDS_NO_DESCRIPTOR = (
+    "from keptwork.workers import heartbeat_descriptors; heartbeat_descriptors.no_descriptor_left = lambda: False"
+)
+NEEDS_NO_THREAD = "from keptwork.workers.worker import Worker; Worker._give_up_once = lambda self, what: None"
+EXITS_AS_TOLD = (
+    "import contextlib; from keptwork.workers import process_exit; process_exit.reported = contextlib.nullcontext"
+)
 
 
 class Death(NamedTuple):
@@ -343,14 +347,14 @@ async def test_worker_ends_otherwise_only_where_the_guard_is_missing(
     assert (death.words in said) is guard, said
 
 
-SLOW_START = "from keptwork.supervisor import supervisor; supervisor.START_SECONDS = 600"
+SLOW_START = "from keptwork.workers import supervisor; supervisor.START_SECONDS = 600"
 UNCLAIMED = """
-from keptwork.service import leases
+from keptwork.jobs import outcome_leases
 async def nothing(*of): return 0
-leases.reclaim = nothing
+outcome_leases.reclaim = nothing
 """
 BLAMED = """
-from keptwork.supervisor.supervisor import Supervisor
+from keptwork.workers.supervisor import Supervisor
 bury = Supervisor._bury
 async def buried(*of): return await bury(*of) and False
 Supervisor._bury = buried

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from keptwork import Keptwork, PermanentError, TransientError, ValidationError
-from keptwork.worker.breaker_gate import verdict
-from keptwork.worker.context import Context
-from keptwork.worker.settlement import LONGEST_TEXT, Raised, described
+from keptwork.context import Context
+from keptwork.jobs.outcome import LONGEST_TEXT, Raised, described
+from keptwork.workers.breaker_check import verdict
 from tests.conformance.stage import log
 from tests.process import jobs
 from tests.worker.scene import row, state, triggers

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from keptwork import Keptwork
+from keptwork.core.lifecycles import JOB
 from keptwork.errors import BadInput
-from keptwork.lifecycle import JOB
 from tests.process import jobs
 from tests.process.stage import there, until
 from tests.process.survivors import NAME, assert_none, marked, new_mark, survivors

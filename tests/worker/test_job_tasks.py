@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from keptwork import Keptwork
+from keptwork.context import Context
+from keptwork.core.lifecycles import WORKER
 from keptwork.errors import LeaseLost
-from keptwork.lifecycle import WORKER
-from keptwork.service import jobs
-from keptwork.worker.context import Context
+from keptwork.jobs import queries
 from tests.worker.scene import eventually, last, only_worker, reaches, state, working
 
 tenant: contextvars.ContextVar[str] = contextvars.ContextVar("tenant", default="nobody")
@@ -111,7 +111,7 @@ async def test_base_exception_of_a_handler_stays_in_its_job(app: Keptwork, error
 async def test_slot_that_dies_is_replaced_logged_and_shown(
     app: Keptwork, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("keptwork.worker.heartbeat.BEAT_SECONDS", 0.05)
+    monkeypatch.setattr("keptwork.workers.heartbeat.BEAT_SECONDS", 0.05)
 
     @app.job(max_attempts=1)
     async def cancels_slots(ctx: Context) -> None:
@@ -188,7 +188,7 @@ async def test_stop_reaches_the_task_of_the_job_alone(app: Keptwork) -> None:
     job = await waits.enqueue()
     async with working(app, concurrency=1, grace="50ms"):
         await asyncio.wait_for(begun.wait(), 60)
-        await jobs.cancel(await app.open(), 1, job.id)
+        await queries.cancel(await app.open(), 1, job.id)
         await reaches(app, job, "cancelled")
         after = await next_one.enqueue()
         assert await after.result("60s") == 0

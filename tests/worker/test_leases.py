@@ -13,9 +13,9 @@ from typing import Any
 import asyncpg
 import pytest
 
-from keptwork.lifecycle import JOB
+from keptwork.core.lifecycles import JOB
 from keptwork.store import Job, Store, open_store
-from keptwork.worker.leases import Lease, LeaseKeeper, Token
+from keptwork.workers.lease_renewer import Lease, LeaseKeeper, Token
 from tests.conformance.stage import claim, entity, eventually, moved, queued, worker
 from tests.support import postgres_server
 

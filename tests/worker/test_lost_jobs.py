@@ -9,8 +9,8 @@ import time
 import pytest
 
 from keptwork import Cancel, Keptwork
-from keptwork.lifecycle import JOB
-from keptwork.worker.context import Context
+from keptwork.context import Context
+from keptwork.core.lifecycles import JOB
 from tests.conformance import stage
 from tests.worker.scene import (
     eventually,

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from keptwork import Keptwork
-from keptwork.agent.conversation import ToolUse
-from keptwork.worker import agent_tools
-from keptwork.worker.agent_tools import Toolbox
-from keptwork.worker.tool_spec import spec_for
+from keptwork.agents import tool_loop
+from keptwork.agents.conversation import ToolUse
+from keptwork.agents.tool_loop import Toolbox
+from keptwork.flows.steps.tool_spec import spec_for
 from tests.worker.malice import tried
 
 pytestmark = pytest.mark.acceptance
@@ -52,14 +52,14 @@ async def test_the_check_catches_approvals_that_are_bound_to_the_name_of_the_too
             shown = {"command": list(spec.argv)}
             await self._ctx.wait_for_approval(f"May it run {use.name}?", name=use.name, details=shown)
 
-    monkeypatch.setattr("keptwork.worker.agent_tools.Conversation._approved", once)
+    monkeypatch.setattr("keptwork.agents.tool_loop.Conversation._approved", once)
     assert any("times" in fault for fault in (await tried(app, tmp_path, SOME)).faults())
 
 
 async def test_the_check_catches_arguments_that_arrive_altered(
     app: Keptwork, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("keptwork.agent.arguments._text", lambda value: shlex.quote(str(value)))
+    monkeypatch.setattr("keptwork.agents.validation_arguments._text", lambda value: shlex.quote(str(value)))
     assert any("nothing a model asked for" in fault for fault in (await tried(app, tmp_path, SOME)).faults())
 
 
@@ -70,5 +70,5 @@ async def test_the_check_catches_a_shell(app: Keptwork, tmp_path: Path, monkeypa
         spec = shipped(name, settings, argv, stdin)
         return replace(spec, argv=("sh", "-c", " ".join(("true", *argv))))
 
-    monkeypatch.setattr(agent_tools, "spec_for", by_shell)
+    monkeypatch.setattr(tool_loop, "spec_for", by_shell)
     assert "a shell was at work" in (await tried(app, tmp_path, SOME)).faults()

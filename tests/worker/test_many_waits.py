@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from keptwork import Keptwork
-from keptwork.worker.context import Context
+from keptwork.context import Context
 from tests.support.broken_sql import leave_out
 
 

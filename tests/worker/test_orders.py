@@ -9,14 +9,14 @@ import time
 import pytest
 
 from keptwork import Keptwork
+from keptwork.context import Context
+from keptwork.core.ids_entities import public_id
+from keptwork.core.lifecycles import WORKER
 from keptwork.errors import WorkerExhausted, WorkerTerminated
-from keptwork.job_handle import Handle
-from keptwork.lifecycle import WORKER
-from keptwork.service import workers as service
-from keptwork.service.entities import public_id
-from keptwork.service.workers import Wish
-from keptwork.worker.context import Context
-from keptwork.worker.pulse import Pulse
+from keptwork.handles import Handle
+from keptwork.workers import commands as service
+from keptwork.workers.commands import Wish
+from keptwork.workers.lease_renewer_pulse import Pulse
 from tests.conformance import stage
 from tests.conformance.stage import log
 from tests.worker.scene import eventually, last, only_worker, reaches, row, state, worker_story, working
@@ -216,9 +216,9 @@ async def test_a_worker_under_strain_pauses_itself_gives_back_what_waits_and_goe
     app: Keptwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     used = [10]
-    monkeypatch.setattr("keptwork.worker.worker.memory_bytes", lambda: used[0])
-    monkeypatch.setattr("keptwork.worker.strain.Strain.__init__.__defaults__", (lambda: used[0],))
-    monkeypatch.setattr("keptwork.worker.strain.LOOK_SECONDS", 0.05)
+    monkeypatch.setattr("keptwork.workers.worker.memory_bytes", lambda: used[0])
+    monkeypatch.setattr("keptwork.workers.heartbeat_strain.Strain.__init__.__defaults__", (lambda: used[0],))
+    monkeypatch.setattr("keptwork.workers.heartbeat_strain.LOOK_SECONDS", 0.05)
     scene = Endless(app)
     task, job, id = await scene.begin(max_memory=100)
 

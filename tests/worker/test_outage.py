@@ -15,11 +15,11 @@ from urllib.parse import urlsplit
 import pytest
 
 from keptwork import Keptwork
+from keptwork.context import Context
+from keptwork.core.lifecycles import WORKER
 from keptwork.errors import DiskFull, NotADatabase, NotPermitted, NotWritable, SchemaDamaged, Unreachable
-from keptwork.lifecycle import WORKER
-from keptwork.store.sqlite import SqliteStore
-from keptwork.worker.context import Context
-from keptwork.worker.outage import Outage
+from keptwork.maintenance.periodic_outage import Outage
+from keptwork.store.sqlite.store import SqliteStore
 from tests.acceptance.observer import type_in
 from tests.cli.test_work import PROGRAM, command
 from tests.support import postgres_server

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from keptwork import JobFailed, Keptwork, Snooze
-from keptwork.job_handle import Handle
-from keptwork.lifecycle import JOB
-from keptwork.store.checkpoints import Report
-from keptwork.worker.context import Context
-from keptwork.worker.progress import EVERY_SECONDS
+from keptwork.context import Context
+from keptwork.core.lifecycles import JOB
+from keptwork.handles import Handle
+from keptwork.store.contract.checkpoints import Report
+from keptwork.workers.checkpoint_writer_progress import EVERY_SECONDS
 from tests.process import step_jobs
 from tests.worker.scene import eventually, moved, working
 

@@ -11,16 +11,17 @@ from typing import Any
 import pytest
 
 from keptwork import Keptwork
+from keptwork.audit.verify import verify
+from keptwork.core.lifecycles import JOB, Change
 from keptwork.errors import Unreachable
-from keptwork.flow.definition import Flow
-from keptwork.lifecycle import JOB, Change
-from keptwork.service import flows, handover
-from keptwork.service.audit import verify
-from keptwork.service.flow_scene import Actor
-from keptwork.service.seat import Seat
+from keptwork.flows import commands as flows
+from keptwork.flows import handover
+from keptwork.flows.definition import Flow
+from keptwork.flows.transaction import Actor
+from keptwork.flows.transaction_seat import Seat
 from keptwork.store import Job, Store
-from keptwork.store.handover import Unmoved
-from keptwork.store.postgres import PostgresStore
+from keptwork.store.postgres.handover_unmoved import Unmoved
+from keptwork.store.postgres.store import PostgresStore
 from tests.conformance.stage import log
 from tests.worker.scene import eventually, working
 

@@ -10,12 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keptwork.job_type import JobType
-from keptwork.lifecycle import Change, Right
-from keptwork.outcomes import Cancel, PermanentError, Snooze, TransientError, ValidationError
-from keptwork.store import Blob, Job
-from keptwork.store.blobs import RESULT_BLOB
-from keptwork.worker.settlement import (
+from keptwork.core.lifecycles import Change, Right
+from keptwork.job import JobType
+from keptwork.jobs.outcome import (
     LARGEST_IN_ROW,
     LARGEST_RESULT,
     LONGEST_TEXT,
@@ -26,6 +23,9 @@ from keptwork.worker.settlement import (
     due_soon,
     settle,
 )
+from keptwork.outcomes import Cancel, PermanentError, Snooze, TransientError, ValidationError
+from keptwork.store import Blob, Job
+from keptwork.store.contract.checkpoints_blobs import RESULT_BLOB
 
 JOB = Job(
     id=7,

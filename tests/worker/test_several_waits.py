@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from keptwork import Keptwork
+from keptwork.context import Context
+from keptwork.diagnostics import why_jobs
 from keptwork.errors import JoinTimeout, NoEvent
-from keptwork.job_handle import Handle
-from keptwork.service import why
-from keptwork.worker.context import Context
+from keptwork.handles import Handle
 from tests.support.command import run
 from tests.worker.scene import eventually, last, row, triggers, working
 
@@ -137,7 +137,7 @@ async def test_why_lists_every_wait_with_its_end(app: Keptwork) -> None:
     async with working(app, concurrency=1):
         await waits(app, job)
     store = await app.open()
-    _, reasons = await why.why(store, 1, job.id)
+    _, reasons = await why_jobs.why(store, 1, job.id)
     ends = {reason.says: reason.clears_at is not None for reason in reasons[:4]}
     assert ends == {
         "it waits for the event 'a'": True,
@@ -332,7 +332,7 @@ async def test_step_that_waits_inside_is_not_in_flight(app: Keptwork) -> None:
 async def test_handler_that_does_not_end_with_its_run_frees_its_slot(
     app: Keptwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("keptwork.worker.parking.GRACE_SECONDS", 0.05)
+    monkeypatch.setattr("keptwork.workers.parked_waits.GRACE_SECONDS", 0.05)
     gate = asyncio.Event()
 
     @app.job()

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from keptwork import JobFailed, Keptwork, KeptworkError, LeaseLost
+from keptwork.context import Context
+from keptwork.core.lifecycles import JOB
 from keptwork.errors import BadInput, NotFound, StillUnfinished
-from keptwork.job_handle import Handle
-from keptwork.lifecycle import JOB
-from keptwork.service.artifacts import LARGEST_ARTIFACT
-from keptwork.worker.context import Context
-from keptwork.worker.settlement import LARGEST_IN_ROW
+from keptwork.handles import Handle
+from keptwork.jobs.outcome import LARGEST_IN_ROW
+from keptwork.jobs.results_artifacts import LARGEST_ARTIFACT
 from tests.conformance.by_hand import hand_on
 from tests.worker.scene import moved, row, working
 

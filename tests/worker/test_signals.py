@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from keptwork import Keptwork
+from keptwork.context import Context
 from keptwork.errors import BadInput, NotFound
-from keptwork.worker.context import Context
 from tests.worker.scene import eventually, reaches, row, triggers, working
 
 

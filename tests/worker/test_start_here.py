@@ -7,9 +7,10 @@ import time
 
 import pytest
 
-from keptwork import Keptwork, metrics
+from keptwork import Keptwork
+from keptwork.context import Context
+from keptwork.core import metrics
 from keptwork.errors import StillUnfinished
-from keptwork.worker.context import Context
 from tests.worker.scene import eventually, last, triggers, working
 from tests.worker.test_tallies import counted
 

@@ -7,10 +7,11 @@ from collections.abc import AsyncIterator
 import pytest
 
 from keptwork import Keptwork
-from keptwork.lifecycle import JOB, WORKSTREAM
-from keptwork.schedule import Rule, correlation
-from keptwork.service import schedules, templates
-from keptwork.service.schedules import Declaration
+from keptwork.core.lifecycles import JOB, WORKSTREAM
+from keptwork.core.schedule_rules import Rule, correlation
+from keptwork.flows import start
+from keptwork.jobs import schedules
+from keptwork.jobs.schedules import Declaration
 from keptwork.store import NewJob, Store
 from tests.service.flow_driver import flow, step
 
@@ -30,7 +31,7 @@ async def made(store: Store) -> list[dict[str, object]]:
 
 async def test_each_tick_starts_one_flow_even_if_its_job_runs_twice(app: Keptwork) -> None:
     store = await app.open()
-    await templates.put(store, 1, flow(step("a"), inputs={"n": {"type": "integer", "default": 1}}))
+    await start.put(store, 1, flow(step("a"), inputs={"n": {"type": "integer", "default": 1}}))
     job = schedules.start_of(1, "test", {"n": 2}, "default")
     twice = [job._replace(correlation_id=correlation("nightly", TICK))] * 2
     await store.enqueue([*twice, job._replace(correlation_id=correlation("nightly", TICK + 1_000_000))])
@@ -48,7 +49,7 @@ async def test_a_tick_that_runs_again_after_its_flow_was_changed_stands_for_its_
     store = await app.open()
     job = schedules.start_of(1, "test", {}, "default")._replace(correlation_id=correlation("nightly", TICK))
     for definition in (flow(step("a")), flow(step("a"), step("b"))):
-        await templates.put(store, 1, definition)
+        await start.put(store, 1, definition)
         (id,) = await store.enqueue([job])
         await app.work(until_idle=True)
         row = await store.get(JOB, id, 1)
@@ -59,7 +60,7 @@ async def test_a_tick_that_runs_again_after_its_flow_was_changed_stands_for_its_
 
 async def test_a_schedule_starts_its_flow(app: Keptwork) -> None:
     store = await app.open()
-    kept = await templates.put(store, 1, flow(step("a")))
+    kept = await start.put(store, 1, flow(step("a")))
     declared = Declaration.of("often", Rule.of(None, "1h"))
     await schedules.add(store, declared, schedules.start_of(1, kept.public_id, {}, "default"), "ann")
     await schedules.run_now(store, 1, "often", "ann")

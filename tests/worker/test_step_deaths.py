@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from keptwork import Keptwork
-from keptwork.lifecycle import WORKER
+from keptwork.core.lifecycles import WORKER
+from keptwork.maintenance.expired_leases import Reaper
+from keptwork.maintenance.periodic_outage import Outage
 from keptwork.store import Store
-from keptwork.worker.outage import Outage
-from keptwork.worker.reaper import Reaper
 
 pytestmark = pytest.mark.acceptance
 

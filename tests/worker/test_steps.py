@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from keptwork import JobFailed, Keptwork, LeaseLost, PermanentError
-from keptwork.lifecycle import JOB
-from keptwork.store.checkpoints import Checkpoint
-from keptwork.worker.context import Context
-from keptwork.worker.settlement import LARGEST_IN_ROW
+from keptwork.context import Context
+from keptwork.core.lifecycles import JOB
+from keptwork.jobs.outcome import LARGEST_IN_ROW
+from keptwork.store.contract.checkpoints import Checkpoint
 from tests.conformance.by_hand import hand_on
 from tests.process import step_jobs
 from tests.worker.scene import eventually, last, moved, reaches, row, triggers, working
@@ -249,7 +249,7 @@ async def test_a_worker_that_has_lost_the_job_keeps_no_result_and_lives(
     app: Keptwork, in_thread: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It hears of the loss from the store alone: nobody looks after its leases meanwhile."""
-    monkeypatch.setattr("keptwork.worker.leases.LOOK_SECONDS", 60)
+    monkeypatch.setattr("keptwork.workers.lease_renewer.LOOK_SECONDS", 60)
     refused: list[BaseException] = []
 
     @app.job()

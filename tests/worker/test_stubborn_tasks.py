@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 
 from keptwork import Keptwork
-from keptwork.declared_job import DeclaredJob
+from keptwork.context import Context
 from keptwork.errors import LeaseLost, WorkerExhausted
-from keptwork.service import jobs
-from keptwork.worker.context import Context
+from keptwork.job_declared import DeclaredJob
+from keptwork.jobs import queries
 from tests.support.command import environment
 from tests.worker.scene import eventually, last, reaches, row, state, working
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("keptwork.worker.slot.END_SECONDS", 0.05)
+    monkeypatch.setattr("keptwork.workers.slot.END_SECONDS", 0.05)
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ async def test_a_job_that_is_cancelled_while_its_handler_ignores_it_is_cancelled
     async with working(app, concurrency=4, grace="20ms"):
         job = await stage.sticks.enqueue()
         await reaches(app, job, "running")
-        await jobs.cancel(await app.open(), 1, job.id)
+        await queries.cancel(await app.open(), 1, job.id)
         await reaches(app, job, "cancelled")
         stage.gate.set()
 
@@ -139,8 +139,8 @@ def test_a_task_that_does_not_end_does_not_keep_the_process_alive(tmp_path: Path
     code = f"""
         import asyncio
         from keptwork import Keptwork
-        import keptwork.worker.slot
-        keptwork.worker.slot.END_SECONDS = 0.05
+        import keptwork.workers.slot
+        keptwork.workers.slot.END_SECONDS = 0.05
 
         app = Keptwork("sqlite:///{tmp_path}/keptwork.db")
 

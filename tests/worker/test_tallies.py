@@ -6,9 +6,10 @@ import asyncio
 
 import pytest
 
-from keptwork import Keptwork, metrics
-from keptwork.metrics import ENGINE
-from keptwork.service.readout import Readout
+from keptwork import Keptwork
+from keptwork.core import metrics
+from keptwork.core.metrics import ENGINE
+from keptwork.observability.stats_readout import Readout
 from keptwork.store import Store, open_store
 from tests.conformance.by_hand import hand_on
 from tests.worker.scene import eventually, reaches, working
@@ -31,7 +32,7 @@ async def counted(store: Store) -> Readout:
 async def test_a_worker_at_work_is_read_from_elsewhere(
     app: Keptwork, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("keptwork.store.tally.FLUSH_SECONDS", 0.05)
+    monkeypatch.setattr("keptwork.store.counters.FLUSH_SECONDS", 0.05)
     elsewhere = await open_store(database_url)
 
     @app.job(lease="1s")
@@ -68,7 +69,7 @@ async def test_what_a_worker_counted_is_there_when_it_has_ended(app: Keptwork) -
 async def test_a_worker_that_cannot_write_its_counts_works_on_and_keeps_them(
     app: Keptwork, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("keptwork.store.tally.FLUSH_SECONDS", 0.02)
+    monkeypatch.setattr("keptwork.store.counters.FLUSH_SECONDS", 0.02)
     await app.open()
     hand = await hand_on(database_url)
     await hand.run(SPOILT[database_url[:6]][0])

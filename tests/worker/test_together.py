@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from keptwork import Keptwork
-from keptwork.worker.context import Context
+from keptwork.context import Context
 from tests.worker.scene import eventually, row, triggers, working
 
 

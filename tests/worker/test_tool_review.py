@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from keptwork import Keptwork
-from keptwork.job_handle import Handle
-from keptwork.worker.tool_step import ToolSpec, run_tool
+from keptwork.handles import Handle
+from keptwork.workers.tool_runner_step import ToolSpec, run_tool
 from tests.process.stage import until
 from tests.process.survivors import NAME, assert_none, new_mark, survivors
 from tests.process.tool_stage import PATH

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from keptwork import Keptwork, PermanentError, logs
-from keptwork.worker.context import Context
-from keptwork.worker.traceback import LONGEST, shown, traceback_of
+from keptwork import Keptwork, PermanentError
+from keptwork.context import Context
+from keptwork.observability import logs
+from keptwork.workers.tracebacks import LONGEST, shown, traceback_of
 from tests.process import jobs
 
 SECRET = "canary-7f3a9c51e2"
@@ -102,7 +103,7 @@ async def test_a_traceback_is_a_field_of_its_own_in_json(app: Keptwork) -> None:
 
 async def test_a_formatter_of_the_application_shows_the_traceback_too(app: Keptwork) -> None:
     (line,) = await logged(app, in_a_thread, logging.Formatter("%(module)s: %(message)s"), max_attempts=1)
-    assert line.startswith("report: job_")
+    assert line.startswith("heartbeat_report: job_")
     assert ", in in_a_thread\n" in line
 
 
@@ -147,7 +148,7 @@ async def test_a_traceback_holds_no_secret_whichever_formatter_writes_it(
 
 async def test_a_retry_that_nobody_logs_formats_no_traceback(app: Keptwork, monkeypatch: pytest.MonkeyPatch) -> None:
     formatted: list[object] = []
-    monkeypatch.setattr("keptwork.worker.report.traceback_of", formatted.append)
+    monkeypatch.setattr("keptwork.workers.heartbeat_report.traceback_of", formatted.append)
     monkeypatch.setattr(logging.getLogger("keptwork"), "level", logging.WARNING)
     logging.getLogger("keptwork").manager._clear_cache()  # type: ignore[attr-defined]  # as setLevel does
     job = app.job(name="price", backoff="1ms", max_attempts=2)(in_a_thread)

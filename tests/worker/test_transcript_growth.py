@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from keptwork import Keptwork
-from keptwork.agent.conversation import Answer, Request, Role
-from keptwork.agent.transcript import document
-from keptwork.service import transcripts
+from keptwork.agents import transcripts
+from keptwork.agents.conversation import Answer, Request, Role
+from keptwork.agents.tool_loop import Limits, Toolbox, converse
+from keptwork.agents.transcripts_record import document
 from keptwork.store import Blob, Job, Transaction
-from keptwork.store.transcripts import NewLine
-from keptwork.worker.agent_tools import Limits, Toolbox, converse
-from keptwork.worker.tool_run import Outcome
+from keptwork.store.contract.agents_transcripts import NewLine
+from keptwork.workers.tool_runner import Outcome
 from tests.conformance.by_hand import Hand, hand_on
 from tests.worker.agent_stage import Script, Scripted, config, kept_turns, question, says, uses
 
@@ -82,7 +82,7 @@ def no_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     async def ran(ctx: Any, spec: Any) -> Outcome:
         return Outcome({"stdout": f"{json.loads(spec.stdin)['text'][:40]} {'z' * 300}", "exit_code": 0})
 
-    monkeypatch.setattr("keptwork.worker.agent_tools.one_run", ran)
+    monkeypatch.setattr("keptwork.agents.tool_loop.one_run", ran)
 
 
 async def check(app: Keptwork, hand: Hand, tmp_path: Path, turns: int) -> None:

@@ -7,19 +7,19 @@ from typing import Any
 import pytest
 
 from keptwork import Keptwork, Snooze
-from keptwork.declared_job import DeclaredJob
+from keptwork.context import Context
 from keptwork.errors import BadInput
-from keptwork.job_handle import Handle
-from keptwork.worker.context import Context
-from keptwork.worker.versions import LIFT_SECONDS
+from keptwork.handles import Handle
+from keptwork.job_declared import DeclaredJob
+from keptwork.workers.handlers import LIFT_SECONDS
 from tests.worker.scene import eventually, row, triggers, working
 
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     assert LIFT_SECONDS == 1.0
-    monkeypatch.setattr("keptwork.worker.versions.LIFT_SECONDS", 0.05)
-    monkeypatch.setattr("keptwork.worker.versions.SELDOM_SECONDS", 0.05)
+    monkeypatch.setattr("keptwork.workers.handlers.LIFT_SECONDS", 0.05)
+    monkeypatch.setattr("keptwork.workers.handlers.SELDOM_SECONDS", 0.05)
 
 
 def with_versions(url: str, *versions: int) -> Keptwork:

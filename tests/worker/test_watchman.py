@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from keptwork.lifecycle import WORKER
+from keptwork.core.lifecycles import WORKER
+from keptwork.maintenance.dead_workers import Watchman
 from keptwork.store import Store
-from keptwork.worker.watchman import Watchman
 from tests.conformance.stage import log, moved, running, worker
 
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from keptwork import Cancel, Keptwork, PermanentError, Snooze, TransientError, ValidationError
-from keptwork.job_handle import Handle
-from keptwork.lifecycle import JOB
+from keptwork.context import Context
+from keptwork.core.lifecycles import JOB
+from keptwork.handles import Handle
 from keptwork.store import NewJob
-from keptwork.worker.context import Context
 from tests.conformance import stage
 from tests.worker.scene import (
     eventually,
@@ -247,7 +247,7 @@ async def test_a_handler_over_its_time_is_stopped_and_its_job_tried_again(app: K
 async def test_a_job_put_back_for_a_moment_is_due_then_and_not_when_the_worker_happens_to_look(
     app: Keptwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("keptwork.worker.worker.POLL_SECONDS", 60.0)
+    monkeypatch.setattr("keptwork.workers.worker.POLL_SECONDS", 60.0)
 
     runs = []
 

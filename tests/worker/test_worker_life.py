@@ -8,8 +8,8 @@ import threading
 import pytest
 
 from keptwork import Keptwork
-from keptwork.lifecycle import WORKER
-from keptwork.worker.context import Context
+from keptwork.context import Context
+from keptwork.core.lifecycles import WORKER
 from tests.conformance import stage
 from tests.worker.scene import (
     eventually,
@@ -136,7 +136,7 @@ async def test_after_the_grace_handlers_are_stopped_and_their_attempt_is_given_b
 async def test_a_handler_that_will_not_be_stopped_does_not_hold_up_the_end(
     app: Keptwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("keptwork.worker.worker.END_SECONDS", 0.2)
+    monkeypatch.setattr("keptwork.workers.worker.END_SECONDS", 0.2)
     started, gate = asyncio.Event(), asyncio.Event()
 
     @app.job(lease="1s")

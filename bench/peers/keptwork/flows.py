@@ -8,8 +8,8 @@ from typing import ClassVar
 from bench.flows.protocol import WARM, FlowProgram
 from bench.peers.protocol import TARGET, speak
 from keptwork import Keptwork
-from keptwork.flow.definition import Flow
-from keptwork.service import flows
+from keptwork.flows import commands as flows
+from keptwork.flows.definition import Flow
 
 LOOK_SECONDS = 0.002
 

@@ -6,8 +6,8 @@ import time
 
 from bench.peers.protocol import TALLY, TARGET, Program, paced, speak
 from keptwork import Keptwork
-from keptwork.store.records import DEFAULT_TENANT
-from keptwork.worker.context import Context
+from keptwork.context import Context
+from keptwork.store.contract.records import DEFAULT_TENANT
 
 LIST = 1000
 

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from keptwork import otel
 from keptwork.cli import screen
 from keptwork.cli.database import DEFAULT_TENANT_NAME, Db, Tenant, operator
 from keptwork.cli.tools import File as Config
 from keptwork.errors import BadInput
+from keptwork.observability import otel
 
 if TYPE_CHECKING:
-    from keptwork.agent_handle import Ask
+    from keptwork.handles_agent import Ask
 
 LARGEST_SCHEMA = 256 << 10
 
@@ -72,7 +72,7 @@ def agent(
 
 def _text(given: str | None) -> str:
     """Return the task text. Reject an invalid text before anything is stored."""
-    from keptwork.service.agents import LONGEST_DESCRIPTION, insist_fit
+    from keptwork.agents.commands import LONGEST_DESCRIPTION, insist_fit
 
     if given is None:
         raise BadInput(what='say what the agent is to do, as in: keptwork agent "Summarise the changelog"')

@@ -10,17 +10,17 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from keptwork import logs
-from keptwork.cli import run_prompt, screen
+from keptwork.cli import run_session_prompt, screen
 from keptwork.cli.database import operator
+from keptwork.core.lifecycles import AGENT, JOB
+from keptwork.core.lifecycles.agent import COMPLETED
 from keptwork.errors import AlreadyDecided, InvalidTransition
-from keptwork.lifecycle import AGENT, JOB
-from keptwork.lifecycle.agent import COMPLETED
-from keptwork.store.wakes import APPROVAL
+from keptwork.observability import logs
+from keptwork.store.contract.waits import APPROVAL
 
 if TYPE_CHECKING:
-    from keptwork.agent_handle import AgentHandle, Ask
     from keptwork.app import Keptwork
+    from keptwork.handles_agent import AgentHandle, Ask
 
 FAILED, INTERRUPTED = 1, 130
 LOOK_SECONDS = 0.1
@@ -46,8 +46,8 @@ class Session:
 
     async def resumed(self, id: str) -> int:
         """Resume an unfinished agent job and return the exit code."""
-        from keptwork.agent_handle import AgentHandle
-        from keptwork.service import agents
+        from keptwork.agents import commands as agents
+        from keptwork.handles_agent import AgentHandle
 
         async with self._app() as app:
             row = await agents.find(await app.open(), app.tenant_id, id)
@@ -87,7 +87,7 @@ class Session:
         return await watch
 
     async def _watch(self, app: Keptwork, agent: AgentHandle) -> str | None:
-        from keptwork.service import budget_caps
+        from keptwork.agents import budget_caps
 
         store = await app.open()
         while True:
@@ -117,13 +117,13 @@ class Session:
 
     async def _answered(self, app: Keptwork) -> bool:
         """Return whether the user at the terminal has approved or rejected all open requests."""
-        if self._as_json or not run_prompt.at_a_terminal():
+        if self._as_json or not run_session_prompt.at_a_terminal():
             return False
         now = await (await app.open()).now()
         for question in await app.approvals():
             if question.id in self._skipped:
                 return False
-            decision = await run_prompt.asked(question, now)
+            decision = await run_session_prompt.asked(question, now)
             if decision is None:
                 self._skipped.add(question.id)
                 return False
@@ -153,16 +153,16 @@ class Session:
                 loop.remove_signal_handler(number)
 
     async def _cancel(self, app: Keptwork, agent: AgentHandle, *, hard: bool) -> None:
-        from keptwork.service import jobs
+        from keptwork.jobs import queries
 
         with contextlib.suppress(InvalidTransition):
             store, why = await app.open(), "somebody pressed Ctrl-C"
-            await jobs.cancel(store, app.tenant_id, agent.job_id, hard=hard, reason=why, actor=operator())
+            await queries.cancel(store, app.tenant_id, agent.job_id, hard=hard, reason=why, actor=operator())
 
     # --- output
 
     async def _told(self, app: Keptwork, agent: AgentHandle, held: str | None) -> int:
-        from keptwork.service import agents
+        from keptwork.agents import commands as agents
 
         row = await self._row(app, agent)
         result = await agent.result() if row["state"] == COMPLETED.name else None
@@ -187,8 +187,8 @@ class Session:
 
 def _summary(row: dict[str, Any], result: dict[str, Any] | None) -> str:
     """Return one line: model, tokens, cost, and duration, or why there is no answer."""
-    from keptwork.budget import dollars
-    from keptwork.service.entities import public_id
+    from keptwork.core.ids_entities import public_id
+    from keptwork.core.money import dollars
 
     id = public_id(AGENT.name, row["id"])
     ended = row["completed_at"] or row["updated_at"]

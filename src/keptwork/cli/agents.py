@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from keptwork.budget import dollars
+from keptwork.agents import commands as service
+from keptwork.agents import transcripts
 from keptwork.cli import screen
 from keptwork.cli.database import DEFAULT_TENANT_NAME, Db, Tenant, with_tenant
 from keptwork.cli.jobs import lines
-from keptwork.lifecycle import AGENT
+from keptwork.core.ids_entities import public_id, states_named
+from keptwork.core.lifecycles import AGENT
+from keptwork.core.money import dollars
 from keptwork.process.output import harmless
-from keptwork.service import agents as service
-from keptwork.service import transcripts
-from keptwork.service.entities import public_id, states_named
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from keptwork.store.agents import AgentAudit
-    from keptwork.store.protocol import Store
+    from keptwork.store.contract.agents import AgentAudit
+    from keptwork.store.contract.store import Store
 
 app = typer.Typer()
 

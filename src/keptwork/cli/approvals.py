@@ -11,15 +11,15 @@ import typer
 from keptwork.cli import screen
 from keptwork.cli.database import DEFAULT_TENANT_NAME, Db, Tenant, operator, with_tenant
 from keptwork.cli.jobs import lines
-from keptwork.lifecycle import JOB
-from keptwork.service import approvals as service
-from keptwork.service.entities import public_id
+from keptwork.core.ids_entities import public_id
+from keptwork.core.lifecycles import JOB
+from keptwork.flows import approvals as service
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from keptwork.store.approvals import Approval
-    from keptwork.store.protocol import Store
+    from keptwork.store.contract.store import Store
+    from keptwork.store.contract.waits_approvals import Approval
 
 app = typer.Typer()
 

@@ -11,7 +11,7 @@ import typer
 
 from keptwork.cli import screen
 from keptwork.cli.database import Db
-from keptwork.service import backups
+from keptwork.maintenance import backups
 
 
 def backup(

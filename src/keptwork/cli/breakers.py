@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from keptwork.bounds import check_name
+from keptwork.audit import events as event_service
 from keptwork.cli import screen
 from keptwork.cli.database import DEFAULT_TENANT_NAME, Db, Tenant, operator, with_tenant
-from keptwork.lifecycle.breaker import CLOSED
-from keptwork.service import breakers as service
-from keptwork.service import events as event_service
-from keptwork.service import held_jobs
-from keptwork.service.entities import actor_name
+from keptwork.core.ids_entities import actor_name
+from keptwork.core.lifecycles.breaker import CLOSED
+from keptwork.core.validation import check_name
+from keptwork.jobs import breakers as service
+from keptwork.jobs import held_jobs
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from keptwork.store import Event, Store
-    from keptwork.store.breakers import BreakerView
+    from keptwork.store.contract.breakers import BreakerView
 
 app = typer.Typer()
 

@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from keptwork.agent.spending import called
-from keptwork.budget import Scope, dollars, micros
+from keptwork.agents import budget_caps as service
+from keptwork.agents.budget_rules import called
 from keptwork.cli import screen
 from keptwork.cli.database import DEFAULT_TENANT_NAME, Db, Tenant, operator, with_tenant
+from keptwork.core.money import Scope, dollars, micros
 from keptwork.errors import BadInput
-from keptwork.service import budget_caps as service
-from keptwork.store.budgets import BudgetView
+from keptwork.store.contract.budgets import BudgetView
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from keptwork.service.budget_caps import Raised
+    from keptwork.agents.budget_caps import Raised
     from keptwork.store import Store
-    from keptwork.store.budgets import Budget, Charge
+    from keptwork.store.contract.budgets import Budget, Charge
 
 MOST_CALLS = 20
 NO_CAP = "none"

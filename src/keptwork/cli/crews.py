@@ -12,20 +12,20 @@ import typer
 from keptwork.cli import screen
 from keptwork.cli.database import DEFAULT_TENANT_NAME, Db, Tenant, operator, with_tenant
 from keptwork.cli.jobs import lines
+from keptwork.core.ids_entities import public_id, states_named
+from keptwork.core.lifecycles import CREW, JOB
+from keptwork.core.lifecycles.crew import FAILED
+from keptwork.crews import commands as service
+from keptwork.crews.engine import quotas as quotas_of
 from keptwork.errors import BadInput
-from keptwork.lifecycle import CREW, JOB
-from keptwork.lifecycle.crew import FAILED
-from keptwork.service import crews as service
-from keptwork.service import jobs
-from keptwork.service.crew_moves import quotas as quotas_of
-from keptwork.service.entities import public_id, states_named
-from keptwork.store.crews import HELD_BY_QUOTA
+from keptwork.jobs import queries
+from keptwork.store.contract.crews import HELD_BY_QUOTA
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.tree import Tree as Drawing
 
-    from keptwork.store.protocol import Store
+    from keptwork.store.contract.store import Store
 
 app = typer.Typer()
 
@@ -106,12 +106,12 @@ def submit(
 ) -> None:
     """Give a task to a crew. Each worker gets one share, a job of the application."""
     from keptwork.cli.work import application
-    from keptwork.declared_job import DeclaredJob
+    from keptwork.job_declared import DeclaredJob
 
     loaded = application(target, db)
     if job not in loaded.kinds:
         raise BadInput(what=f"{target} has no job {job!r}; it has: {', '.join(sorted(loaded.kinds)) or 'none'}")
-    arguments = json.loads(jobs.arguments(payload))
+    arguments = json.loads(queries.arguments(payload))
 
     async def write() -> dict[str, Any]:
         async with loaded:
@@ -214,7 +214,7 @@ def _drawn(tree: service.Tree, now: int, under: Drawing | None = None) -> Drawin
 
 def _standing(job: dict[str, Any], now: int) -> str:
     if JOB.state(job["state"]).final or job["held_by"] != HELD_BY_QUOTA:
-        return f"{job['state']}, {jobs.lately(job, now)}"
+        return f"{job['state']}, {queries.lately(job, now)}"
     return f"waits for {job['waits_for']}" if job["waits_for"] else "waits for a worker of its depth"
 
 

@@ -12,19 +12,19 @@ import typer
 from keptwork.cli import screen
 from keptwork.cli.database import DEFAULT_TENANT_NAME, Db, Tenant, opened, operator
 from keptwork.cli.jobs import WIDE_ENOUGH, Again, Edited, lines
+from keptwork.core.durations import moment_us
+from keptwork.core.guards import DEAD_LETTER_REASONS
+from keptwork.core.ids_entities import public_id
+from keptwork.core.lifecycles import JOB
 from keptwork.errors import BadInput
-from keptwork.lifecycle import JOB
-from keptwork.lifecycle.guards import DEAD_LETTER_REASONS
-from keptwork.moments import moment_us
-from keptwork.service import dead_letters as service
-from keptwork.service.entities import public_id
-from keptwork.service.jobs import document
+from keptwork.jobs import dead_letters as service
+from keptwork.jobs.queries import document
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from keptwork.store.protocol import Store
-    from keptwork.store.records import JobFilter
+    from keptwork.store.contract.records import JobFilter
+    from keptwork.store.contract.store import Store
 
 app = typer.Typer()
 

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from keptwork.audit import events, verify
 from keptwork.cli import screen
-from keptwork.cli.audit import as_dict, drawn
+from keptwork.cli.demo_service import Demonstration, demonstrate
+from keptwork.cli.events_audit import as_dict, drawn
 from keptwork.errors import BadInput
-from keptwork.service import audit, events
-from keptwork.service.demo import Demonstration, demonstrate
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from keptwork.store.records import Event
+    from keptwork.store.contract.records import Event
 
 WIDE_ENOUGH = 112
 
@@ -48,14 +48,14 @@ def demo(db: Where = None, as_json: screen.Json = False) -> None:
         raise typer.Exit(1)
 
 
-async def _perform(url: str, story: _Story) -> tuple[Demonstration, audit.Verdict, float]:
+async def _perform(url: str, story: _Story) -> tuple[Demonstration, verify.Verdict, float]:
     from keptwork.store import open_store
 
     store = await open_store(url)
     try:
         shown = await demonstrate(store, url, story.tell)
         began = time.perf_counter()
-        return shown, await audit.verify(store), time.perf_counter() - began
+        return shown, await verify.verify(store), time.perf_counter() - began
     finally:
         await store.close()
 
@@ -90,7 +90,7 @@ def _told(seconds: float, job: str, what: str) -> Table:
     return line
 
 
-def _epilogue(shown: Demonstration, verdict: audit.Verdict, seconds: float) -> Any:
+def _epilogue(shown: Demonstration, verdict: verify.Verdict, seconds: float) -> Any:
     from rich.console import Group
     from rich.text import Text
 

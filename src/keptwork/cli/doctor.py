@@ -10,12 +10,12 @@ import typer
 
 from keptwork.cli import screen
 from keptwork.cli.database import Db, opened
-from keptwork.service.doctor import rounds
-from keptwork.service.doctor.chart import Limits
+from keptwork.diagnostics.doctor import runner
+from keptwork.diagnostics.doctor.flow_facts import Limits
 
 if TYPE_CHECKING:
-    from keptwork.service.doctor.finding import Finding
-    from keptwork.service.doctor.rounds import Outcome
+    from keptwork.diagnostics.doctor.finding import Finding
+    from keptwork.diagnostics.doctor.runner import Outcome
 
 FOUND = 1
 
@@ -39,7 +39,7 @@ def doctor(
     """
     limits = Limits.said(stuck_after or [])
     outcome, now = asyncio.run(_done(fix, limits, tenant, db))
-    screen.emit(rounds.as_json(outcome), lambda: "\n".join(_told(outcome, fix, now)), as_json)
+    screen.emit(runner.as_json(outcome), lambda: "\n".join(_told(outcome, fix, now)), as_json)
     if outcome.left:
         raise typer.Exit(FOUND)
 
@@ -48,9 +48,9 @@ async def _done(fix: bool, limits: Limits, tenant: str | None, db: str | None) -
     async with opened(db) as store:
         tenant_id = None if tenant is None else await store.tenant(tenant)
         if fix:
-            return await rounds.treat(store, limits, tenant_id), await store.now()
-        found = await rounds.examine(store, limits, tenant_id)
-        return rounds.Outcome(found, [], found), await store.now()
+            return await runner.treat(store, limits, tenant_id), await store.now()
+        found = await runner.examine(store, limits, tenant_id)
+        return runner.Outcome(found, [], found), await store.now()
 
 
 def _told(outcome: Outcome, fix: bool, now: int) -> Iterator[str]:

@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from keptwork.audit import events as service
 from keptwork.cli import screen
 from keptwork.cli.database import Db, opened
+from keptwork.core.durations import moment_us
+from keptwork.core.ids_entities import actor_name, lifecycle_named, public_id, resolve, unknown
+from keptwork.core.lifecycles import LIFECYCLES
 from keptwork.errors import BadInput
-from keptwork.lifecycle import LIFECYCLES
-from keptwork.moments import moment_us
-from keptwork.service import events as service
-from keptwork.service.entities import actor_name, lifecycle_named, public_id, resolve, unknown
-from keptwork.service.flow_stories import find_step
-from keptwork.store.records import Event, EventFilter
+from keptwork.flows.queries import find_step
+from keptwork.store.contract.records import Event, EventFilter
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from keptwork.store.protocol import Store
+    from keptwork.store.contract.store import Store
 
 app = typer.Typer()
 

@@ -8,24 +8,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from keptwork.agents import budget_caps, budget_caps_costs
 from keptwork.cli import screen
 from keptwork.cli.database import DEFAULT_TENANT_NAME, Db, Tenant, operator, with_tenant
 from keptwork.cli.jobs import WIDE_ENOUGH, lines
+from keptwork.core.ids_entities import actor_name, public_id
 from keptwork.errors import InvalidTransition
-from keptwork.service import budget_caps, costs, flow_deeds, flows
-from keptwork.service import flow_stories as stories
-from keptwork.service.definitions import Kind
-from keptwork.service.entities import actor_name, public_id
-from keptwork.service.flow_scene import Actor
-from keptwork.store.steps import FlowFilter
+from keptwork.flows import commands as flows
+from keptwork.flows import commands_flow_deeds
+from keptwork.flows import queries as stories
+from keptwork.flows.compiled import Kind
+from keptwork.flows.transaction import Actor
+from keptwork.store.contract.flows_steps import FlowFilter
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from keptwork.service.flow_stories import Page, Story
-    from keptwork.service.flows import FlowRef
+    from keptwork.flows.commands import FlowRef
+    from keptwork.flows.queries import Page, Story
     from keptwork.store import Store
-    from keptwork.store.budgets import Cost
+    from keptwork.store.contract.budgets import Cost
 
 Row = dict[str, Any]
 Command = Callable[..., None]
@@ -120,7 +122,7 @@ def doer(kind: Kind, word: str, deed: Deed, says: str, doc: str) -> Command:
 
 def _in_words(refusal: InvalidTransition, kind: Kind, word: str, row: Row) -> InvalidTransition:
     """Return a rejection with the names of commands instead of the names of lifecycle triggers."""
-    deeds = flow_deeds.of_flow(kind, row)
+    deeds = commands_flow_deeds.of_flow(kind, row)
     return InvalidTransition(
         lifecycle=refusal.lifecycle,
         id=public_id(kind.flow.name, row["id"]),
@@ -133,7 +135,7 @@ def _in_words(refusal: InvalidTransition, kind: Kind, word: str, row: Row) -> In
 
 def _hint(kind: Kind, word: str, row: Row) -> str:
     """Return a hint to retry, if a resumed flow has failed steps."""
-    if word != "resume" or "retry" not in flow_deeds.of_flow(kind, row):
+    if word != "resume" or "retry" not in commands_flow_deeds.of_flow(kind, row):
         return ""
     id = public_id(kind.flow.name, row["id"])
     return f" What failed is run once more by: keptwork {kind.name}s retry {id}"
@@ -227,7 +229,7 @@ def _facts(story: Story, now: int) -> Iterator[tuple[str, Any]]:
 
 def money(cost: Cost) -> str:
     """Return a cost as text, with its lost calls."""
-    lost = costs.lost_words(cost)
+    lost = budget_caps_costs.lost_words(cost)
     return f"${cost.micros / 1_000_000:.6f}{f'; {lost}' if lost else ''}"
 
 

@@ -1,82 +1,84 @@
-"""`keptwork flows`: check and draw flow files, and print their JSON Schema."""
+"""`keptwork runs`: flows in strict order, with approvals."""
 
 from __future__ import annotations
 
-import json
-from typing import Annotated, Any
+import asyncio
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from keptwork.cli import screen
-from keptwork.errors import BadFlow, BadInput
-from keptwork.flow import drawing, graph
-from keptwork.flow.definition import Flow
-from keptwork.flow_files import read, read_flow
+from keptwork.cli.approvals import By, Why
+from keptwork.cli.database import DEFAULT_TENANT_NAME, Db, Tenant, operator, with_tenant
+from keptwork.cli.flow_commands import FlowId, add_common, doer
+from keptwork.flows import approvals, approvals_gate_answers
+from keptwork.flows import commands as flows
+from keptwork.flows import queries as stories
+from keptwork.flows.compiled import KINDS
+
+if TYPE_CHECKING:
+    from keptwork.store import Store
+    from keptwork.store.contract.waits_approvals import Approval
 
 app = typer.Typer()
+KIND = KINDS["run"]
 
-File = Annotated[str, typer.Argument(metavar="FILE", help="Flow file. Use - to read stdin.")]
+add_common(app, KIND)
+app.command("cancel")(
+    doer(KIND, "cancel", flows.cancel, "{id} is {state}.", "Cancel a run with its steps, jobs, and inner flows.")
+)
 
-
-@app.command()
-def check(
-    files: Annotated[list[str], typer.Argument(metavar="FILE", help="Flow files. Use - to read stdin.")],
-    as_json: screen.Json = False,
-) -> None:
-    """Check flow files and the flows inside them.
-
-    Every problem is listed with its line and what was expected. Exit code 2 if there are problems.
-    """
-    found = [(file, *_checked(file)) for file in files]
-    for _, flow, error in found:
-        if not as_json:
-            screen.stdout().print(_summary(flow) if flow else str(error), soft_wrap=True)
-    if as_json:
-        print(json.dumps([_as_json(*one) for one in found], indent=2))
-    if any(error for _, _, error in found):
-        raise typer.Exit(BadFlow.exit_code)
-
-
-@app.command("graph")
-def graph_(
-    file: File,
-    mermaid: Annotated[bool, typer.Option("--mermaid", help="Print a Mermaid flowchart.")] = False,
-    as_json: screen.Json = False,
-) -> None:
-    """Draw the steps of a flow, level by level. Steps of one level can run concurrently."""
-    if mermaid and as_json:
-        raise BadInput(what="--mermaid and --json exclude each other")
-    flow = read_flow(file)
-    human = (lambda: drawing.mermaid(flow).rstrip()) if mermaid else (lambda: _drawn(flow))
-    levels = graph.levels(flow.dependencies)
-    screen.emit({"name": flow.name, "levels": levels, "dependencies": flow.dependencies}, human, as_json)
+Gate = Annotated[
+    str | None, typer.Option("--gate", metavar="STEP", help="Approval step. Required if several approvals are open.")
+]
 
 
 @app.command()
-def schema(as_json: screen.Json = False) -> None:
-    """Print the JSON Schema of flow files, for editors and programs."""
-    print(json.dumps(Flow.published_schema(), indent=2))
+def approve(
+    id: FlowId,
+    gate: Gate = None,
+    reason: Why = None,
+    by: By = None,
+    tenant: Tenant = DEFAULT_TENANT_NAME,
+    db: Db = None,
+    as_json: screen.Json = False,
+) -> None:
+    """Approve a request of a run and resume the run. You can repeat an approval."""
+    _answer(id, approvals.APPROVED, gate, reason, by, tenant, db, as_json)
 
 
-def _checked(file: str) -> tuple[Flow | None, Exception | None]:
-    try:
-        return read(file).flow, None
-    except (BadFlow, BadInput) as error:
-        return None, error
+@app.command()
+def reject(
+    id: FlowId,
+    gate: Gate = None,
+    reason: Why = None,
+    by: By = None,
+    tenant: Tenant = DEFAULT_TENANT_NAME,
+    db: Db = None,
+    as_json: screen.Json = False,
+) -> None:
+    """Reject a request of a run, which then fails."""
+    _answer(id, approvals.REJECTED, gate, reason, by, tenant, db, as_json)
 
 
-def _as_json(file: str, flow: Flow | None, error: Exception | None) -> dict[str, Any]:
-    problems: list[dict[str, Any]]
-    problems = [{"line": line, "what": what} for line, what in error.problems] if isinstance(error, BadFlow) else []
-    if error is not None and not problems:
-        problems = [{"line": None, "what": str(error)}]
-    return {"file": file, "ok": flow is not None, "name": flow.name if flow else None, "problems": problems}
+def _answer(
+    id: str,
+    decision: str,
+    gate: str | None,
+    reason: str | None,
+    by: str | None,
+    tenant: str,
+    db: str | None,
+    as_json: bool,
+) -> None:
+    async def write(store: Store, tenant_id: int) -> tuple[Approval, str]:
+        ref = await stories.find(store, KIND, tenant_id, id)
+        found = await approvals_gate_answers.answer(
+            store, ref, decision, gate=gate, by=by or operator(), comment=reason
+        )
+        (row,) = await store.rows(KIND.flow, [ref.id], ("state",))
+        return found, row["state"]
 
-
-def _summary(flow: Flow) -> str:
-    count = len(flow.steps)
-    return f"{flow.name}: {flow.kind} of {count} {'step' if count == 1 else 'steps'}, nothing wrong."
-
-
-def _drawn(flow: Flow) -> str:
-    return "\n".join([f"{flow.name} ({flow.kind})", *drawing.lines(flow)])
+    found, state = asyncio.run(with_tenant(db, tenant, write))
+    said = f"{found.step} is {decision}, by {found.decided_by}; the run is {state}."
+    screen.emit({**approvals.as_json(found), "run": id, "run_state": state}, lambda: said, as_json)

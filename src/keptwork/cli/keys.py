@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from keptwork.api_key import KNOWN_SCOPES
+from keptwork.access import api_keys as service
+from keptwork.access.scopes import KNOWN_SCOPES
 from keptwork.cli import screen
 from keptwork.cli.database import DEFAULT_TENANT_NAME, Db, Tenant, operator, with_tenant
-from keptwork.service import keys as service
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from keptwork.service.keys import Made
+    from keptwork.access.api_keys import Made
     from keptwork.store import Store
-    from keptwork.store.api_keys import ApiKeyRow
+    from keptwork.store.contract.access import ApiKeyRow
 
 app = typer.Typer()
 

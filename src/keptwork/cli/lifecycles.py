@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from keptwork.cli import screen
+from keptwork.core import render
+from keptwork.core.ids_entities import lifecycle_named
+from keptwork.core.lifecycles import LIFECYCLES, Lifecycle
 from keptwork.errors import BadInput
-from keptwork.lifecycle import LIFECYCLES, Lifecycle, render
-from keptwork.service.entities import lifecycle_named
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -17,7 +17,7 @@ import typer
 
 from keptwork import __version__
 from keptwork.cli import screen
-from keptwork.cli.lazy import Entry, LazyGroup
+from keptwork.cli.main_lazy import Entry, LazyGroup
 from keptwork.errors import BadInput, KeptworkError, WorkerExhausted
 
 COMMANDS = {
@@ -26,46 +26,54 @@ COMMANDS = {
     "demo": Entry("keptwork.cli.demo:demo", "Run example jobs through their lifecycle and show the event log."),
     "work": Entry("keptwork.cli.work:work", "Run the jobs of an application in this process."),
     "serve": Entry("keptwork.cli.serve:serve", "Serve the HTTP API over a database."),
-    "dev": Entry("keptwork.cli.dev:dev", "Serve the HTTP API and run jobs in one process, for development."),
+    "dev": Entry("keptwork.cli.serve_dev:dev", "Serve the HTTP API and run jobs in one process, for development."),
     "supervise": Entry(
-        "keptwork.cli.supervise:supervise", "Run several workers of an application and replace those that die."
+        "keptwork.cli.workers_supervise:supervise", "Run several workers of an application and replace those that die."
     ),
     "workers": Entry("keptwork.cli.workers:app", "List, show, pause, resume, drain, and terminate workers."),
     "jobs": Entry("keptwork.cli.jobs:app", "Enqueue, list, show, cancel, rerun, and wait for jobs."),
     "crews": Entry("keptwork.cli.crews:app", "Submit, list, show, and cancel crews, and set quotas."),
     "approvals": Entry("keptwork.cli.approvals:app", "List, show, approve, and reject approval requests."),
     "webhooks": Entry("keptwork.cli.webhooks:app", "List, show, and resend webhook deliveries."),
-    "why": Entry("keptwork.cli.why:why", "Show why a job, crew, step, or flow is waiting, and when it can continue."),
-    "runs": Entry("keptwork.cli.runs:app", "List, show, approve, reject, cancel, hold, and release runs."),
-    "workstreams": Entry(
-        "keptwork.cli.workstreams:app", "List, show, retry, resume, fork, hold, and abandon workstreams."
+    "why": Entry(
+        "keptwork.cli.doctor_why:why", "Show why a job, crew, step, or flow is waiting, and when it can continue."
     ),
-    "steps": Entry("keptwork.cli.steps:app", "List, show, skip, and reset the steps of flows."),
+    "runs": Entry("keptwork.cli.flows:app", "List, show, approve, reject, cancel, hold, and release runs."),
+    "workstreams": Entry(
+        "keptwork.cli.flows_workstreams:app", "List, show, retry, resume, fork, hold, and abandon workstreams."
+    ),
+    "steps": Entry("keptwork.cli.flows_steps:app", "List, show, skip, and reset the steps of flows."),
     "templates": Entry("keptwork.cli.templates:app", "Store flow definitions by version, and start them by name."),
     "doctor": Entry("keptwork.cli.doctor:doctor", "Find stuck or inconsistent entities, and repair them."),
     "override": Entry(
-        "keptwork.cli.override:override", "Force an entity into a state outside its lifecycle, with a reason."
+        "keptwork.cli.doctor_override:override", "Force an entity into a state outside its lifecycle, with a reason."
     ),
     "dead-letters": Entry("keptwork.cli.dead_letters:app", "List, show, and redrive dead letters."),
     "schedules": Entry("keptwork.cli.schedules:app", "List, add, pause, resume, and run schedules."),
     "queues": Entry("keptwork.cli.queues:app", "List, pause, resume, and limit queues."),
-    "limits": Entry("keptwork.cli.limits:app", "Show the limits of jobs and queues, and the jobs that wait for them."),
+    "limits": Entry(
+        "keptwork.cli.queues_limits:app", "Show the limits of jobs and queues, and the jobs that wait for them."
+    ),
     "breakers": Entry("keptwork.cli.breakers:app", "List, show, and reset circuit breakers."),
     "budgets": Entry("keptwork.cli.budgets:app", "List, show, set, and raise budgets for model calls."),
-    "cost": Entry("keptwork.cli.cost:cost", "Show the cost of model calls by model, tenant, flow, or day."),
+    "cost": Entry("keptwork.cli.budgets_cost:cost", "Show the cost of model calls by model, tenant, flow, or day."),
     "keys": Entry("keptwork.cli.keys:app", "Create, list, rotate, and revoke API keys."),
-    "tenants": Entry("keptwork.cli.tenants:app", "List, add, and limit tenants."),
+    "tenants": Entry("keptwork.cli.keys_tenants:app", "List, add, and limit tenants."),
     "top": Entry("keptwork.cli.top:top", "Watch flows, jobs, queues, workers, and open problems, like top."),
     "stats": Entry("keptwork.cli.stats:stats", "Show metrics of jobs, moves, and leases, also for Prometheus."),
-    "prune": Entry("keptwork.cli.prune:prune", "Delete jobs, flows, and other entities that finished long enough ago."),
+    "prune": Entry(
+        "keptwork.cli.migrate_prune:prune", "Delete jobs, flows, and other entities that finished long enough ago."
+    ),
     "migrate": Entry("keptwork.cli.migrate:migrate", "Create a database, or bring it up to date."),
     "backup": Entry("keptwork.cli.backup:backup", "Write the database to a backup file, and compare both."),
-    "restore": Entry("keptwork.cli.restore:restore", "Put a backup in place of the database, and compare both."),
+    "restore": Entry("keptwork.cli.backup_restore:restore", "Put a backup in place of the database, and compare both."),
     "events": Entry("keptwork.cli.events:app", "Read the event log: one event for every move of every entity."),
-    "audit": Entry("keptwork.cli.audit:app", "Check the event log against the database, seal it, and export it."),
-    "flows": Entry("keptwork.cli.flows:app", "Check and draw flow files, and print their JSON Schema."),
+    "audit": Entry(
+        "keptwork.cli.events_audit:app", "Check the event log against the database, seal it, and export it."
+    ),
+    "flows": Entry("keptwork.cli.templates_flows:app", "Check and draw flow files, and print their JSON Schema."),
     "agents": Entry("keptwork.cli.agents:app", "List agent jobs, and show their choices, transcripts, and records."),
-    "skills": Entry("keptwork.cli.skills:app", "List skills, and show which skill a task would use."),
+    "skills": Entry("keptwork.cli.tools_skills:app", "List skills, and show which skill a task would use."),
     "tools": Entry("keptwork.cli.tools:app", "List the tools of keptwork.toml, and check that they can run here."),
     "lifecycles": Entry("keptwork.cli.lifecycles:app", "Show the declared lifecycles: their states and moves."),
 }

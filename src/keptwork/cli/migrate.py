@@ -11,8 +11,8 @@ import typer
 from keptwork.cli import screen
 from keptwork.cli.database import Db
 from keptwork.errors import BadInput
-from keptwork.service import migrate as service
-from keptwork.service.migrate import Migrated
+from keptwork.store import upgrade_migrate as service
+from keptwork.store.upgrade_migrate import Migrated
 
 
 def migrate(

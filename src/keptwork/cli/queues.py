@@ -10,16 +10,16 @@ import typer
 from keptwork.cli import screen
 from keptwork.cli.database import DEFAULT_TENANT_NAME, Db, Tenant, opened
 from keptwork.cli.jobs import WIDE_ENOUGH, state_name
+from keptwork.core.lifecycles import JOB
 from keptwork.errors import BadInput
-from keptwork.lifecycle import JOB
-from keptwork.service import limits
-from keptwork.service import queues as service
-from keptwork.throttle import Throttle
+from keptwork.jobs import limits
+from keptwork.jobs import limits_queues as service
+from keptwork.jobs.concurrency import Throttle
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from keptwork.store.records import QueueSummary
+    from keptwork.store.contract.records import QueueSummary
 
 app = typer.Typer()
 

@@ -12,22 +12,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from keptwork import logs, otel
-from keptwork.bounds import OWN_QUEUES
-from keptwork.cli import run_prompt, run_summary, screen
+from keptwork.cli import run_session_prompt, run_summary, screen
 from keptwork.cli.database import DEFAULT_TENANT_NAME, Db, Tenant, operator
+from keptwork.cli.database_webhook import SecretEnv, Webhook, webhook
 from keptwork.cli.tools import File as Config
-from keptwork.cli.webhook import SecretEnv, Webhook, webhook
+from keptwork.core.validation import OWN_QUEUES
 from keptwork.errors import BadInput
+from keptwork.observability import logs, otel
 
 if TYPE_CHECKING:
     from keptwork.app import Keptwork
     from keptwork.cli.run_session import Left, Manner
-    from keptwork.flow_files import FlowFile
-    from keptwork.service.flow_report import FlowReport
-    from keptwork.service.flow_scene import Actor
-    from keptwork.service.flow_view import FlowView
-    from keptwork.service.flows import FlowRef
+    from keptwork.flows.commands import FlowRef
+    from keptwork.flows.files import FlowFile
+    from keptwork.flows.live_view import FlowView
+    from keptwork.flows.report import FlowReport
+    from keptwork.flows.transaction import Actor
     from keptwork.store import Store
 
 FAILED, INTERRUPTED = 1, 130
@@ -80,7 +80,7 @@ def run(
     """
     from keptwork.cli.run_session import Manner
 
-    asked = run_prompt.at_a_terminal() and not as_json
+    asked = run_session_prompt.at_a_terminal() and not as_json
     manner = Manner(yes=yes, ask=asked and not yes, concurrency=concurrency, lease=lease, grace=grace)
     told = webhook(webhook_url, webhook_secret)
     wanted = _Wanted(file, inputs or [], resume, hold, key, told, tenant, db, config, as_json)
@@ -104,7 +104,7 @@ class _Wanted:
         config: str | None,
         as_json: bool,
     ) -> None:
-        from keptwork.flow_files import read
+        from keptwork.flows.files import read
 
         if file is None and resume is None:
             raise BadInput(what="name a flow file, as in: keptwork run release.yaml; or go on with one: --resume ID")
@@ -122,7 +122,7 @@ class _Wanted:
 
     def _config_beside(self) -> str | None:
         """Return a configuration file in the flow file's directory, unless another one is named or found."""
-        from keptwork.config import FILE, VARIABLE
+        from keptwork.settings import FILE, VARIABLE
 
         if self.file is None or os.environ.get(VARIABLE) or Path(FILE).exists():
             return None
@@ -134,8 +134,8 @@ class _Wanted:
 
         Steps with a queue of their own can be for other workers. A resumed flow continues as it was started.
         """
-        from keptwork.config import read as read_config
-        from keptwork.worker.tool_spec import missing
+        from keptwork.flows.steps.tool_spec import missing
+        from keptwork.settings import read as read_config
 
         config = read_config(self.config)
         if self.file is None or self.resume is not None:
@@ -147,10 +147,10 @@ class _Wanted:
 
     def _insist_on_secret(self) -> None:
         """Require the webhook secret, unless this process only stores the flow."""
-        from keptwork.service import webhooks
+        from keptwork.webhooks import outbox
 
         if self.webhook is not None and not self.hold:
-            webhooks.secret(self.webhook.get("secret_env"))
+            outbox.secret(self.webhook.get("secret_env"))
 
     def let_modules_be_found(self) -> None:
         """Make modules in the flow file's directory and in the current directory importable."""
@@ -172,7 +172,7 @@ class _Wanted:
 
 
 def _given(file: FlowFile, pairs: list[str]) -> dict[str, Any]:
-    from keptwork.flow.inputs import bound, from_text
+    from keptwork.flows.validation_inputs import bound, from_text
 
     found: dict[str, Any] = {}
     for pair in pairs:
@@ -209,13 +209,14 @@ class _Run:
 
     async def _ref(self, app: Keptwork, store: Store) -> FlowRef:
         """Start a new flow, or resume the named one if it can continue, and return it."""
-        from keptwork.service import flows, pick_up
-        from keptwork.service.flow_scene import Actor
+        from keptwork.flows import commands as flows
+        from keptwork.flows import commands_pick_up
+        from keptwork.flows.transaction import Actor
 
         wanted, actor, queue = self._wanted, Actor(operator()), f"{OWN_QUEUES}{secrets.token_hex(8)}"
         if wanted.resume is not None:
             named = await flows.found(store, wanted.resume, app.tenant_id)
-            ref = await pick_up.found(store, named, actor._replace(reason="resumed"))
+            ref = await commands_pick_up.found(store, named, actor._replace(reason="resumed"))
             if ref != named:
                 screen.complain(
                     f"{named.public_id} is FAILED, which is final. {ref.public_id} continues it: a fork from the "
@@ -227,14 +228,14 @@ class _Run:
         (row,) = await store.rows(ref.kind.flow, [ref.id], ("queue", "state"))
         self._resumed = row["queue"] != queue
         if self._resumed and not ref.kind.flow.state(row["state"]).final:
-            await pick_up.pick_up(store, ref, actor._replace(reason="resumed"))
-        elif wanted.resume is not None and not pick_up.succeeded(ref, row):
-            screen.complain(pick_up.ended(ref, row))
+            await commands_pick_up.pick_up(store, ref, actor._replace(reason="resumed"))
+        elif wanted.resume is not None and not commands_pick_up.succeeded(ref, row):
+            screen.complain(commands_pick_up.ended(ref, row))
         return ref
 
     async def _tell_if_changed(self, store: Store, ref: FlowRef) -> None:
         """Warn that a resumed flow ignores edits to its file."""
-        from keptwork.service.pick_up import is_another
+        from keptwork.flows.commands_pick_up import is_another
 
         file = self._wanted.file
         if file is not None and await is_another(store, ref, file.flow, file.library):
@@ -243,7 +244,7 @@ class _Run:
             )
 
     async def _started(self, app: Keptwork, store: Store, actor: Actor, queue: str) -> FlowRef:
-        from keptwork.service import flows
+        from keptwork.flows import commands as flows
 
         wanted = self._wanted
         assert wanted.file is not None  # noqa: S101 - checked when the command was read
@@ -261,16 +262,16 @@ class _Run:
         )
 
     async def _carried_out(self, app: Keptwork, store: Store, ref: FlowRef) -> int:
-        from keptwork.service import flow_report
-        from keptwork.service.flow_view import FlowView
+        from keptwork.flows import report
+        from keptwork.flows.live_view import FlowView
 
         view, left = FlowView(store, ref, app.tenant_id), None
         if not self._wanted.hold:
             logs.only_trouble_to_stderr()
             left = await self._left(app, store, view)
-        found = await flow_report.report(store, view)
-        written = await flow_report.last_output(store, view) if found.word == "failed" else []
-        outputs = await flow_report.outputs(store, view) if self._wanted.as_json else {}
+        found = await report.report(store, view)
+        written = await report.last_output(store, view) if found.word == "failed" else []
+        outputs = await report.outputs(store, view) if self._wanted.as_json else {}
         told = self._told(found, written, outputs)
         await self._tell_untold(store, view)
         code = self._code(found, left)
@@ -278,11 +279,11 @@ class _Run:
 
     def _told(self, found: FlowReport, written: Written, outputs: dict[str, Any]) -> bool:
         """Print the outcome. Return False if the document that a program asked for could not be written."""
-        from keptwork.service import flow_report
+        from keptwork.flows import report
 
         try:
             if self._wanted.as_json:
-                value = {**flow_report.as_json(found), "outputs": outputs}
+                value = {**report.as_json(found), "outputs": outputs}
                 print(json.dumps(value, indent=2, ensure_ascii=False))
             else:
                 screen.stdout().print(run_summary.drawn(found, written), soft_wrap=False)
@@ -296,9 +297,9 @@ class _Run:
 
     async def _tell_untold(self, store: Store, view: FlowView) -> None:
         """Report webhook deliveries of a finished flow that are still pending."""
-        from keptwork.service import webhooks
+        from keptwork.webhooks import outbox
 
-        for one in await webhooks.untold(store, view.tenant_id, view.flow):
+        for one in await outbox.untold(store, view.tenant_id, view.flow):
             see = run_summary.command("webhooks", "list", "--flow", view.ref.public_id, *self._wanted.database)
             why = one.last_error or "there was no time for it"
             screen.complain(f"The webhook is not told yet: {why}. Workers and servers go on with it; see: {see}")

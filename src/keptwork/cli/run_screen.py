@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Protocol, TextIO
 
 from keptwork.cli import screen
 from keptwork.cli.run_summary import GLYPHS, NARROW
-from keptwork.flow.phase import Phase
-from keptwork.service.flow_report import cut_of, plain_error, word_of
-from keptwork.service.flow_stories import took_us
+from keptwork.flows.plan_phase import Phase
+from keptwork.flows.queries import took_us
+from keptwork.flows.report import cut_of, plain_error, word_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
     from rich.text import Text
 
-    from keptwork.service.flow_scene import Row
-    from keptwork.service.flow_view import FlowView
+    from keptwork.flows.live_view import FlowView
+    from keptwork.flows.transaction import Row
 
 REDRAW_SECONDS = 0.08
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"

@@ -12,20 +12,22 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from keptwork.budget import HOLD
-from keptwork.cli import run_prompt, screen
+from keptwork.agents import budget_caps, budgets
+from keptwork.cli import run_session_prompt, screen
 from keptwork.cli.database import operator
+from keptwork.core.money import HOLD
 from keptwork.errors import AlreadyDecided, ApprovalChanged, StoreError
-from keptwork.service import approvals, budget_caps, budgets, progress, webhooks
-from keptwork.service.flow_view import FlowView
-from keptwork.store.wakes import APPROVAL
+from keptwork.flows import approvals, eta
+from keptwork.flows.live_view import FlowView
+from keptwork.store.contract.waits import APPROVAL
+from keptwork.webhooks import outbox
 
 if TYPE_CHECKING:
     from keptwork.app import Keptwork
     from keptwork.cli.run_screen import Showing
-    from keptwork.service.flow_scene import Row
+    from keptwork.flows.transaction import Row
     from keptwork.store import Store
-    from keptwork.store.approvals import Approval
+    from keptwork.store.contract.waits_approvals import Approval
 
 SHORTEST_LOOK, LONGEST_LOOK = 0.03, 0.1
 LISTEN_SECONDS = OUTAGE_SECONDS = 0.5
@@ -73,7 +75,7 @@ class Session:
         self._rung = asyncio.Event()
         self._skipped: set[int] = set()
         self._held: set[int] = set()
-        self._usual: progress.UsualTimes = {}
+        self._usual: eta.UsualTimes = {}
         self._listened_at = 0.0
         self._over_since: float | None = None
         self._pause = SHORTEST_LOOK
@@ -127,7 +129,7 @@ class Session:
     async def _watch(self) -> Left:
         """Watch the flow until there is a reason to leave it. Like the worker, wait for an unreachable database."""
         view, moved = self._view, list(self._view.steps.values())
-        self._usual = await progress.usual_times(self._store, view.kind, view.flow["name"], view.tenant_id)
+        self._usual = await eta.usual_times(self._store, view.kind, view.flow["name"], view.tenant_id)
         while True:
             try:
                 if (left := await self._glance(moved)) is not None:
@@ -169,7 +171,7 @@ class Session:
         self._over_since = self._over_since or time.monotonic()
         if self._stopping.is_set() or time.monotonic() - self._over_since > TELL_SECONDS:
             return False
-        untold = await webhooks.untold(self._store, self._view.tenant_id, self._view.flow)
+        untold = await outbox.untold(self._store, self._view.tenant_id, self._view.flow)
         return any(one.last_error is None for one in untold)
 
     async def _waits(self, jobs: Sequence[Row]) -> Left | None:
@@ -199,7 +201,7 @@ class Session:
         if not self._usual:
             return None
         view, at_once = self._view, self._manner.concurrency
-        return progress.time_left(view.definition, view.kind, view.steps.values(), self._usual, view.now, at_once)
+        return eta.time_left(view.definition, view.kind, view.steps.values(), self._usual, view.now, at_once)
 
     async def _listen(self) -> None:
         if time.monotonic() - self._listened_at >= LISTEN_SECONDS:
@@ -233,7 +235,7 @@ class Session:
 
     async def _asked(self, question: Approval) -> str | None:
         self._showing.pause()
-        ask = asyncio.ensure_future(run_prompt.asked(question, self._view.now))
+        ask = asyncio.ensure_future(run_session_prompt.asked(question, self._view.now))
         stop = asyncio.ensure_future(self._stopping.wait())
         await asyncio.wait([ask, stop], return_when=asyncio.FIRST_COMPLETED)
         stop.cancel()

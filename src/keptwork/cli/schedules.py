@@ -13,20 +13,20 @@ from keptwork.cli import screen
 from keptwork.cli.database import DEFAULT_TENANT_NAME, Db, Tenant, operator, with_tenant
 from keptwork.cli.flow_commands import Inputs
 from keptwork.cli.jobs import WIDE_ENOUGH, lines, state_name
+from keptwork.core.ids_entities import public_id
+from keptwork.core.lifecycles import JOB
+from keptwork.core.schedule_rules import Rule
 from keptwork.errors import BadInput
-from keptwork.flow_files import read
-from keptwork.lifecycle import JOB
-from keptwork.schedule import Rule
-from keptwork.service import jobs as job_service
-from keptwork.service import schedules as service
-from keptwork.service import templates
-from keptwork.service.entities import public_id
+from keptwork.flows import start
+from keptwork.flows.files import read
+from keptwork.jobs import queries as job_service
+from keptwork.jobs import schedules as service
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from keptwork.store import NewJob, Store
-    from keptwork.store.schedules import Schedule
+    from keptwork.store.contract.queues import Schedule
 
 app = typer.Typer()
 
@@ -157,9 +157,9 @@ async def _start(store: Store, tenant_id: int, flow: str, pairs: list[str], queu
     """Return the job that starts a flow. Invalid inputs are rejected now, not at each tick."""
     if flow.endswith(FILES):
         given_file = read(flow)
-        flow = (await templates.put(store, tenant_id, given_file.flow, given_file.library)).public_id
-    definition = templates.flow_of(await templates.find(store, tenant_id, flow))
-    return await service.start_of_template(store, tenant_id, flow, templates.given(definition, pairs), queue)
+        flow = (await start.put(store, tenant_id, given_file.flow, given_file.library)).public_id
+    definition = start.flow_of(await start.find(store, tenant_id, flow))
+    return await service.start_of_template(store, tenant_id, flow, start.given(definition, pairs), queue)
 
 
 async def _change(change: Any, name: str, tenant: str, db: str | None) -> Schedule:

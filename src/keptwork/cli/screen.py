@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 # Exported again, so that commands import all text helpers from this module.
-from keptwork.words import ago as ago
-from keptwork.words import ahead as ahead
-from keptwork.words import moment as moment
-from keptwork.words import size as size
-from keptwork.words import span as span
-from keptwork.words import took as took
+from keptwork.core.durations_words import ago as ago
+from keptwork.core.durations_words import ahead as ahead
+from keptwork.core.durations_words import moment as moment
+from keptwork.core.durations_words import size as size
+from keptwork.core.durations_words import span as span
+from keptwork.core.durations_words import took as took
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

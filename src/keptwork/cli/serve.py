@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from keptwork import config as configuration
-from keptwork.cli import screen, watch
-from keptwork.cli.allowance import Burst, MaxInFlight, MaxQueued, MaxStreams, RequestsPerSecond
+from keptwork import settings as configuration
+from keptwork.cli import screen, work_watch
 from keptwork.cli.database import Db, opened
+from keptwork.cli.database_allowance import Burst, MaxInFlight, MaxQueued, MaxStreams, RequestsPerSecond
 from keptwork.cli.tools import File
 from keptwork.errors import MissingExtra
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from keptwork.config import Config
-    from keptwork.http.limits import Limits
+    from keptwork.http.rate_limit_requests import Limits
     from keptwork.http.server import Server
-    from keptwork.server_settings import Server as ServerSettings
+    from keptwork.settings import Config
+    from keptwork.settings_server import Server as ServerSettings
 
 Host = Annotated[str, typer.Option(metavar="ADDRESS", help="Address to listen on. Use 0.0.0.0 for every network.")]
 Port = Annotated[int, typer.Option(min=0, max=65535, metavar="N", help="Port to listen on. Use 0 for any free port.")]
@@ -47,7 +47,7 @@ def serve(
     programs: Programs = False,
     config: File = None,
     db: Db = None,
-    log: watch.Log = None,
+    log: work_watch.Log = None,
     as_json: screen.Json = False,
 ) -> None:
     """Serve the HTTP API and the dashboard until stopped.
@@ -68,13 +68,13 @@ def serve(
     }
     settings = configuration.read(config)
     limits = _limits(settings.server, {name: one for name, one in said.items() if one is not None}, programs)
-    with watch.observed("keptwork-server", log):
+    with work_watch.observed("keptwork-server", log):
         asyncio.run(_served(host, port, limits, settings, db, as_json))
 
 
 def _limits(server: ServerSettings, said: dict[str, int], programs: bool) -> Limits:
     """Return the limits of the configuration file, overridden by those of the command line."""
-    from keptwork.http.limits import Limits
+    from keptwork.http.rate_limit_requests import Limits
 
     return Limits(
         allowance=replace(server.allowance, **said),
@@ -88,7 +88,7 @@ async def _served(host: str, port: int, limits: Limits, settings: Config, db: st
     from keptwork.dashboard.site import install
     from keptwork.http.app import create_app
     from keptwork.http.auth import kept_keys
-    from keptwork.http.second_lock import narrows
+    from keptwork.http.auth_second_lock import narrows
 
     async with opened(db) as store:
         if limits.row_security == "require":
@@ -117,7 +117,7 @@ async def run(
     Without the worker in `beside`, the server runs the maintenance duties itself.
     """
     from keptwork.http.server import listening_on, server
-    from keptwork.worker.housekeeping import keeping_house
+    from keptwork.maintenance.runner import keeping_house
 
     with listening_on(host, port) as listening:
         made = server(app, host, port)

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from keptwork import metrics
 from keptwork.cli import screen
 from keptwork.cli.database import DEFAULT_TENANT_NAME, Db, Tenant, opened
 from keptwork.cli.queues import table as queue_table
+from keptwork.core import metrics
+from keptwork.core.lifecycles import WORKER
 from keptwork.errors import BadInput
-from keptwork.lifecycle import WORKER
-from keptwork.service import stats as service
-from keptwork.service.roll_up import PAGE
+from keptwork.observability import stats as service
+from keptwork.observability.stats_roll_up import PAGE
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from keptwork.service.stats import Stats
+    from keptwork.observability.stats import Stats
 
 Section = tuple["RenderableType", ...]
 """A title and the content below it."""
@@ -40,7 +40,7 @@ def stats(
         raise BadInput(what="--prometheus and --json are two formats; ask for one of them")
     figures = asyncio.run(_read(db, tenant))
     if prometheus:
-        from keptwork.service.prometheus import text
+        from keptwork.observability.prometheus import text
 
         print(text(figures), end="")
     else:

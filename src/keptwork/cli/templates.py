@@ -11,23 +11,23 @@ import typer
 
 from keptwork.cli import screen
 from keptwork.cli.database import DEFAULT_TENANT_NAME, Db, Tenant, operator, with_tenant
+from keptwork.cli.database_webhook import SecretEnv, Webhook, webhook
 from keptwork.cli.flow_commands import Inputs, Reason
-from keptwork.cli.flows import File
 from keptwork.cli.jobs import lines
-from keptwork.cli.webhook import SecretEnv, Webhook, webhook
-from keptwork.flow import drawing
-from keptwork.flow_files import read
-from keptwork.service import flow_stories as stories
-from keptwork.service import flows
-from keptwork.service import templates as service
-from keptwork.service.flow_scene import Actor
+from keptwork.cli.templates_flows import File
+from keptwork.flows import commands as flows
+from keptwork.flows import graph_drawing
+from keptwork.flows import queries as stories
+from keptwork.flows import start as service
+from keptwork.flows.files import read
+from keptwork.flows.transaction import Actor
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from keptwork.service.flows import FlowRef
+    from keptwork.flows.commands import FlowRef
     from keptwork.store import Store
-    from keptwork.store.templates import Template
+    from keptwork.store.contract.flows_templates import Template
 
 app = typer.Typer()
 
@@ -138,4 +138,4 @@ def _told(found: Template, now: int) -> Iterator[str]:
         default = "required" if wanted.required else f"default {json.dumps(wanted.default)}"
         yield f"{'input':<16}{name}: {wanted.type}, {default}"
     yield ""
-    yield from drawing.lines(flow)
+    yield from graph_drawing.lines(flow)

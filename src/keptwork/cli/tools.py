@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from keptwork.cli import screen
-from keptwork.config import Config, Tool, read
-from keptwork.service import tools as service
-from keptwork.sizes import size_text
+from keptwork.core.durations_sizes import size_text
+from keptwork.flows.steps import tool_tools as service
+from keptwork.settings import Config, Tool, read
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from keptwork.service.tools import Checked
+    from keptwork.flows.steps.tool_tools import Checked
 
 app = typer.Typer()
 SIZES = ("memory", "output")

@@ -15,14 +15,14 @@ import typer
 
 from keptwork.cli import screen
 from keptwork.cli.database import DEFAULT_TENANT_NAME, Db, Tenant, opened
+from keptwork.diagnostics import overview as service
 from keptwork.errors import StoreError
-from keptwork.service import overview as service
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
 
-    from keptwork.service.overview import Overview
+    from keptwork.diagnostics.overview import Overview
     from keptwork.store import Store
 
 LEAVE = b"qQ"

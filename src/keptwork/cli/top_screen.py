@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING, NamedTuple
 from keptwork.cli import screen
 from keptwork.cli.jobs import WIDE_ENOUGH, state_name
 from keptwork.cli.run_summary import NARROW
-from keptwork.lifecycle import JOB
-from keptwork.service import queues, workers
-from keptwork.service.entities import public_id
-from keptwork.service.overview import MOST_COUNTED
-from keptwork.service.workers import is_silent
+from keptwork.core.ids_entities import public_id
+from keptwork.core.lifecycles import JOB
+from keptwork.diagnostics.overview import MOST_COUNTED
+from keptwork.jobs import limits_queues
+from keptwork.workers import commands as workers
+from keptwork.workers.commands import is_silent
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
 
-    from keptwork.service.overview import FlowLine, Overview, Row
-    from keptwork.service.throughput import Minute
+    from keptwork.diagnostics.overview import FlowLine, Overview, Row
+    from keptwork.diagnostics.overview_throughput import Minute
     from keptwork.store import QueueSummary
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -169,7 +170,9 @@ def _queues(found: Overview, width: int) -> Section:
 def _queue(queue: QueueSummary, now: int) -> tuple[str | Text, ...]:
     from rich.text import Text
 
-    waits, runs, held = (f"{count:,}" for count in (queues.queued(queue), queues.at_work(queue), queue.held))
+    waits, runs, held = (
+        f"{count:,}" for count in (limits_queues.queued(queue), limits_queues.at_work(queue), queue.held)
+    )
     paused = Text("") if queue.paused_at is None else Text(screen.ago(queue.paused_at, now), "yellow")
     return queue.name, waits, runs, paused, screen.ago(queue.oldest_due, now), held
 

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from keptwork.address import shown
 from keptwork.cli import screen
 from keptwork.cli.database import DEFAULT_TENANT_NAME, Db, Tenant, with_tenant
 from keptwork.cli.jobs import WIDE_ENOUGH, lines
-from keptwork.service import webhooks as service
-from keptwork.store.outbox import GIVEN_UP
+from keptwork.store.contract.outbox import GIVEN_UP
+from keptwork.webhooks import outbox as service
+from keptwork.webhooks.address import shown
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from keptwork.store import Store
-    from keptwork.store.outbox import Delivery
+    from keptwork.store.contract.outbox import Delivery
 
 app = typer.Typer()
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from keptwork.cli import screen, watch
+from keptwork.cli import screen, work_watch
 from keptwork.cli.database import Db
 from keptwork.cli.migrate import migrated
 from keptwork.errors import BadInput, StoreError
-from keptwork.worker import exits
-from keptwork.worker.bond import Bond, bound_to_supervisor
+from keptwork.workers import process_exit
+from keptwork.workers.supervisor_link_bond import Bond, bound_to_supervisor
 
 if TYPE_CHECKING:
     from keptwork.app import Keptwork
@@ -69,7 +69,7 @@ def work(
     max_memory: MaxMemory = None,
     supervisor_timeout: SupervisorTimeout = "60s",
     migrate: Migrate = False,
-    log: watch.Log = None,
+    log: work_watch.Log = None,
     as_json: screen.Json = False,
 ) -> None:
     """Claim and run jobs until stopped, and show their outcomes on stderr.
@@ -101,7 +101,7 @@ def work(
         async with _opened(app, bond) if server is None else contextlib.nullcontext():
             if asked:
                 return 0
-            shown = asyncio.create_task(watch.watch(app.doing, log))
+            shown = asyncio.create_task(work_watch.watch(app.doing, log))
             try:
                 return await app.work(
                     queues=served or None,
@@ -120,15 +120,15 @@ def work(
                 shown.cancel()
                 await asyncio.wait([shown])
 
-    with watch.observed("keptwork-worker", log), exits.reported():
-        watch.announce(_announcement(app, target or "steps of flows", served, concurrency), log)
+    with work_watch.observed("keptwork-worker", log), process_exit.reported():
+        work_watch.announce(_announcement(app, target or "steps of flows", served, concurrency), log)
         if migrate:
             with _refusals_told(bond):
                 migrated(app.url)
         settled = asyncio.run(run())
         summary = f"{settled:,} {'job' if settled == 1 else 'jobs'} settled."
         if bond is not None:  # the stdout of a supervised worker is the stderr of its supervisor
-            watch.announce(summary, log)
+            work_watch.announce(summary, log)
     if bond is None:
         screen.emit({"settled": settled}, lambda: summary, as_json)
 

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from keptwork.audit import events as event_service
 from keptwork.cli import screen
 from keptwork.cli.database import DEFAULT_TENANT_NAME, Db, Tenant, operator, with_tenant
-from keptwork.lifecycle import JOB, WORKER
-from keptwork.service import events as event_service
-from keptwork.service import workers as service
-from keptwork.service.entities import actor_name, public_id, states_named
-from keptwork.store.records import WorkerFilter
-from keptwork.store.worker_list import ALIVE
+from keptwork.core.ids_entities import actor_name, public_id, states_named
+from keptwork.core.lifecycles import JOB, WORKER
+from keptwork.store.contract.records import WorkerFilter
+from keptwork.store.contract.workers import ALIVE
+from keptwork.workers import commands as service
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from keptwork.store.protocol import Store
+    from keptwork.store.contract.store import Store
 
 app = typer.Typer()
 

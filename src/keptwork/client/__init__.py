@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from keptwork.client.client import AsyncClient, Client
-    from keptwork.client.patience import Patience
+    from keptwork.client.retry import Patience
     from keptwork.client.wire import Wire
 
 __all__ = ["AsyncClient", "Client", "Patience", "Wire"]
 
-_HOMES = {"AsyncClient": "client", "Client": "client", "Patience": "patience", "Wire": "wire"}
+_HOMES = {"AsyncClient": "client", "Client": "client", "Patience": "retry", "Wire": "wire"}
 
 
 def __getattr__(name: str) -> Any:

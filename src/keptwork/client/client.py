@@ -7,11 +7,11 @@ from types import TracebackType
 from typing import Self
 
 from keptwork.client.api import Api, AsyncApi
-from keptwork.client.patience import Patience
+from keptwork.client.client_waiting import AsyncEndingJobs, EndingJobs
+from keptwork.client.retry import Patience
 from keptwork.client.sync_wire import SyncWire
-from keptwork.client.waiting import AsyncEndingJobs, EndingJobs
 from keptwork.client.wire import Wire
-from keptwork.provider.key import Key
+from keptwork.core.secrets_key import Key
 
 
 class AsyncClient(AsyncApi):

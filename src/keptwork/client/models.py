@@ -52,6 +52,14 @@ class Agents(TypedDict):
     next: str | None
 
 
+class AgentsSkillsBreaker(TypedDict):
+    """The circuit breaker of a tool."""
+
+    failure_threshold: int
+    cooldown_seconds: float
+    success_threshold: int
+
+
 class AnsweredRun(TypedDict):
     """The run after a decision, and the approval."""
 
@@ -1194,14 +1202,6 @@ class Skills(TypedDict):
     skills: list[Skill]
 
 
-class SkillsBreaker(TypedDict):
-    """The circuit breaker of a tool."""
-
-    failure_threshold: int
-    cooldown_seconds: float
-    success_threshold: int
-
-
 class Stands(TypedDict):
     """The status of a job: whether the worker still holds it, and whether it is to stop: `soft` (a cancellation
     request) or `hard` (the worker has lost it)."""
@@ -1445,7 +1445,7 @@ class Tool(TypedDict):
     arguments: Any
     memory: int | None
     cpu: str | None
-    breaker: SkillsBreaker
+    breaker: AgentsSkillsBreaker
 
 
 class Tools(TypedDict):

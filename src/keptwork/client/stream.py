@@ -12,7 +12,7 @@ import logging
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any
 
-from keptwork.client.patience import PASSING
+from keptwork.client.retry import PASSING
 from keptwork.errors import KeptworkError, NoAnswer, StrangeAnswer
 
 if TYPE_CHECKING:

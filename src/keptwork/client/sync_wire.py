@@ -8,8 +8,8 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapp
 from typing import Any, TypeVar
 
 from keptwork.client.wire import Query, Wire
-from keptwork.home import keep_for_ever
-from keptwork.lane import Lane
+from keptwork.core.home_loop import keep_for_ever
+from keptwork.core.loop_thread import Lane
 
 T = TypeVar("T")
 

@@ -25,13 +25,13 @@ from urllib.parse import quote
 from uuid import uuid4
 
 from keptwork.client.credentials import server_address, server_key
-from keptwork.client.patience import Patience, asked_seconds, passes
 from keptwork.client.problems import MEDIA_TYPE, error_of
+from keptwork.client.retry import Patience, asked_seconds, passes
 from keptwork.client.stream import followed
+from keptwork.core.home_loop import Home, keep_for_ever, watch_forks
+from keptwork.core.loop_scope import running_loop
+from keptwork.core.secrets_key import Key
 from keptwork.errors import BadInput, KeptworkError, MissingExtra, NoAnswer, StrangeAnswer
-from keptwork.home import Home, keep_for_ever, watch_forks
-from keptwork.provider.key import Key
-from keptwork.store.scope import running_loop
 
 if TYPE_CHECKING:
     from keptwork.client.sync_wire import SyncWire

@@ -16,10 +16,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.responses import RedirectResponse, Response
 
 from keptwork import errors
-from keptwork.dashboard import assets, looks
+from keptwork.core.lifecycles import LIFECYCLES
+from keptwork.dashboard import page_assets, page_looks
 from keptwork.http import problems
 from keptwork.http.auth import Principal, may
-from keptwork.lifecycle import LIFECYCLES
 
 ROOT = "/ui"
 SIGN_IN = f"{ROOT}/login"
@@ -147,6 +147,6 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.globals |= {"static": assets.address, "menu": MENU, "root": ROOT}
-    made.filters |= looks.FILTERS
+    made.globals |= {"static": page_assets.address, "menu": MENU, "root": ROOT}
+    made.filters |= page_looks.FILTERS
     return made

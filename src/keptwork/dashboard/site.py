@@ -6,7 +6,7 @@ from fastapi import FastAPI, Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from keptwork.dashboard import assets, session
+from keptwork.dashboard import page_assets, site_session
 from keptwork.dashboard.page import ROOT, lost
 from keptwork.dashboard.pages import ROUTERS
 
@@ -14,8 +14,8 @@ from keptwork.dashboard.pages import ROUTERS
 def install(app: FastAPI) -> None:
     """Add every page of the dashboard to an application."""
     app.router.routes.append(Route("/", _to_dashboard, methods=["GET"]))
-    app.include_router(assets.router)
-    app.include_router(session.router)
+    app.include_router(page_assets.router)
+    app.include_router(site_session.router)
     for router in ROUTERS:
         app.include_router(router)
     app.router.routes.append(Route(f"{ROOT}/{{rest:path}}", lost, methods=["GET"]))

@@ -14,24 +14,24 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 
 from keptwork import __version__
-from keptwork.config import Config
+from keptwork.http import dependencies_trace as tracing
 from keptwork.http import idempotency, problems
-from keptwork.http import trace as tracing
+from keptwork.http.app_directory import Directory, noun
 from keptwork.http.auth import BEARER, SCOPE_OF, Authenticate
-from keptwork.http.broadcast import Broadcast
-from keptwork.http.directory import Directory, noun
-from keptwork.http.door import Door
-from keptwork.http.guesses import Guesses
+from keptwork.http.auth_second_lock import narrows, of_tenant
+from keptwork.http.dependencies import Problem
+from keptwork.http.dependencies_trace import trace
+from keptwork.http.event_broadcast import Broadcast
 from keptwork.http.idempotency import key_given, once
-from keptwork.http.limits import Limits
-from keptwork.http.pages import Problem
-from keptwork.http.room import Room
+from keptwork.http.middleware import Door
+from keptwork.http.rate_limit import Turnstile
+from keptwork.http.rate_limit_guesses import Guesses
+from keptwork.http.rate_limit_queue_quota import Room
+from keptwork.http.rate_limit_requests import Limits
 from keptwork.http.routes import ROUTERS
-from keptwork.http.second_lock import narrows, of_tenant
-from keptwork.http.trace import trace
-from keptwork.http.turnstile import Turnstile
+from keptwork.settings import Config
 from keptwork.store import Store
-from keptwork.worker.remote_claims import Claims
+from keptwork.workers.remote.claims import Claims
 
 ABOUT = (
     "Durable agent work: declared lifecycles, stored and enforced by a database. Errors are "
@@ -46,7 +46,8 @@ NO_TELEMETRY: Any = {
     "operation_spans": False,
     "auto_configure": False,
 }
-"""Only witness.py creates spans for requests. Spans of the framework would be duplicates, and contain what clients
+"""Only middleware_witness.py creates spans for requests. Spans of the framework would be duplicates, and contain what
+clients
 send."""
 
 

@@ -12,10 +12,10 @@ from typing import Annotated, Any, NamedTuple, Protocol
 
 from fastapi import Depends, Request
 
-from keptwork.api_key import Scope, answers_somebody, approver
+from keptwork.access.api_keys import KeyRing
+from keptwork.access.scopes import Scope, answers_somebody, approver
 from keptwork.errors import MissingScope, Unauthenticated
-from keptwork.service.bulk import MOST_AT_ONCE
-from keptwork.service.keys import KeyRing
+from keptwork.jobs.commands_bulk import MOST_AT_ONCE
 from keptwork.store import Store
 
 

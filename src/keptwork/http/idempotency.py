@@ -20,11 +20,11 @@ from fastapi import Depends, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-from keptwork.bounds import check_name
+from keptwork.core.validation import check_name
 from keptwork.errors import BadInput, FlowBusy, InvalidRequest
 from keptwork.http.auth import authenticated
-from keptwork.http.pages import Text
-from keptwork.http.second_lock import of_tenant
+from keptwork.http.auth_second_lock import of_tenant
+from keptwork.http.dependencies import Text
 from keptwork.store import Store, Transaction
 
 TRIES = 50

@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from keptwork.errors import BadInput
-from keptwork.process.bonds import ON_LINUX
-from keptwork.process.cages import Cages, Ending, Longest, Talk
-from keptwork.process.limits import Limits
 from keptwork.process.output import Kept, Stream
+from keptwork.process.pool import Cages, Ending, Longest, Talk
+from keptwork.process.resource_limits import Limits
+from keptwork.process.tree_bonds import ON_LINUX
 
 PROGRAM = "keptwork.process.tool_process"
 GRACE_SECONDS = 2.0

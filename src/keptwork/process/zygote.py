@@ -18,10 +18,10 @@ import socket
 import sys
 from typing import Any
 
-from keptwork.process import bonds
+from keptwork.process import tree_bonds
 from keptwork.process.frames import receive
-from keptwork.process.keeper import Keeper
 from keptwork.process.tree import children, descendants, signal_all
+from keptwork.process.zygote_keeper import Keeper
 
 SWEEP_MS = 10
 
@@ -38,7 +38,7 @@ class Zygote:
             os.set_blocking(end, False)
 
     def serve(self) -> None:
-        bonds.adopt_orphans()
+        tree_bonds.adopt_orphans()
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._bell, warn_on_full_buffer=False)
         poll = select.poll()
@@ -59,13 +59,13 @@ class Zygote:
         with contextlib.suppress(OSError):  # no more processes are allowed
             keeper = os.fork()
             if not keeper:
-                bonds.run_and_exit(lambda: self._keep(zygote, line))
+                tree_bonds.run_and_exit(lambda: self._keep(zygote, line))
             self._keepers.add(keeper)
         os.close(line)
 
     def _keep(self, zygote: int, line: int) -> None:
         """Run a keeper, in the forked child."""
-        bonds.die_with(zygote, signal.SIGTERM)
+        tree_bonds.die_with(zygote, signal.SIGTERM)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self._line.close()
@@ -90,7 +90,7 @@ def _dead_child() -> int | None:
 
 
 def main(descriptor: str, worker: str, program: str) -> None:
-    bonds.die_with(int(worker), signal.SIGTERM)
+    tree_bonds.die_with(int(worker), signal.SIGTERM)
     line = socket.socket(fileno=int(descriptor))
     received = receive(line)
     if received is None:
@@ -101,7 +101,7 @@ def main(descriptor: str, worker: str, program: str) -> None:
     for what in orders["preload"]:
         with contextlib.suppress(Exception, SystemExit):  # the failure is reported to the first caller that needs it
             module.prepare(what)
-    bonds.flush()
+    tree_bonds.flush()
     gc.collect()
     gc.freeze()  # so that no collection after a fork copies shared pages
     Zygote(line, module).serve()

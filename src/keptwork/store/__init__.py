@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from keptwork.clock import Clock
+from keptwork.core.clock import Clock
 from keptwork.errors import MissingDriver
-from keptwork.store.blobs import Artifact, Blob
-from keptwork.store.protocol import Reader, Store, Transaction
-from keptwork.store.records import Event, EventFilter, Job, JobFilter, NewJob, QueueSummary
-from keptwork.store.tally import Tally
+from keptwork.store.contract.checkpoints_blobs import Artifact, Blob
+from keptwork.store.contract.records import Event, EventFilter, Job, JobFilter, NewJob, QueueSummary
+from keptwork.store.contract.store import Reader, Store, Transaction
+from keptwork.store.counters import Tally
 from keptwork.store.url import database_url
 
 __all__ = [
@@ -43,11 +43,11 @@ async def open_store(
     """
     target = database_url(url)
     if target.dialect == "sqlite":
-        from keptwork.store.sqlite import SqliteStore
+        from keptwork.store.sqlite.store import SqliteStore
 
         return await SqliteStore.open(target, migrate=migrate is not False, create=create, clock=clock, tally=tally)
     try:
-        from keptwork.store.postgres import PostgresStore
+        from keptwork.store.postgres.store import PostgresStore
     except ModuleNotFoundError as missing:
         raise MissingDriver(url=target.shown) from missing
     return await PostgresStore.open(target, migrate=migrate is True, create=create, tally=tally)

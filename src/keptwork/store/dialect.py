@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from keptwork.lifecycle import LIFECYCLES
-from keptwork.store.guards import literal
+from keptwork.core.lifecycles import LIFECYCLES
+from keptwork.store.trigger_rules import literal
 
 
 @dataclass(frozen=True, eq=False)

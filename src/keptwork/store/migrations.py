@@ -17,8 +17,8 @@ from importlib.resources import files
 from typing import NamedTuple
 
 from keptwork.store.dialect import POSTGRES, SQLITE, Dialect, declared, fill
-from keptwork.store.postgres_guards import postgres_guards
-from keptwork.store.sqlite_guards import sqlite_guards
+from keptwork.store.postgres.triggers import postgres_guards
+from keptwork.store.sqlite.triggers import sqlite_guards
 
 LOCK_KEY = 0x4B455054574F524B  # "KEPTWORK", a PostgreSQL advisory lock number that no other program uses
 

@@ -30,14 +30,14 @@ async def restore_access(url: DatabaseUrl, tell: Tell = log.warning) -> list[str
     """Restore row-level security's policies and grants on PostgreSQL. Return the names of those that differ now."""
     if url.dialect == "sqlite":
         return []
-    from keptwork.store import postgres_access, postgres_migrate, postgres_server
+    from keptwork.store.postgres import connections_server, migrate, row_security
 
-    connection = await postgres_server.connect(url)
+    connection = await connections_server.connect(url)
     try:
-        with postgres_server.explained(url):
-            if await postgres_migrate.applied(connection) == 0:
+        with connections_server.explained(url):
+            if await migrate.applied(connection) == 0:
                 return []
-            return await postgres_access.restore_access(connection, tell)
+            return await row_security.restore_access(connection, tell)
     finally:
         await connection.close()
 
@@ -47,23 +47,23 @@ async def restore_guards(url: DatabaseUrl, tell: Tell = log.warning) -> list[str
     date."""
     if url.dialect == "sqlite":
         return await asyncio.to_thread(_restore_sqlite, url)
-    from keptwork.store import postgres_faults, postgres_server
+    from keptwork.store.postgres import connections_server, migrate_faults
 
-    connection = await postgres_server.connect(url)
+    connection = await connections_server.connect(url)
     try:
-        with postgres_server.explained(url):
-            return await postgres_faults.restore_guards(connection, tell)
+        with connections_server.explained(url):
+            return await migrate_faults.restore_guards(connection, tell)
     finally:
         await connection.close()
 
 
 def _restore_sqlite(url: DatabaseUrl) -> list[str]:
-    from keptwork.store import sqlite_faults, sqlite_file
+    from keptwork.store.sqlite import file, file_faults
 
-    db = sqlite_file.connect(url.path, create=False, shared=url.shared)
+    db = file.connect(url.path, create=False, shared=url.shared)
     try:
-        with sqlite_file.explained(url.path):
-            return sqlite_faults.restore_guards(db)
+        with file.explained(url.path):
+            return file_faults.restore_guards(db)
     finally:
         db.close()
 
@@ -83,11 +83,11 @@ async def _sqlite_until_cancelled(url: DatabaseUrl, tell: Tell) -> list[Migratio
 def _sqlite(
     url: DatabaseUrl, apply: bool, tell: Tell = log.warning, cancelled: threading.Event | None = None
 ) -> list[Migration]:
-    from keptwork.store import sqlite_file, sqlite_migrate
+    from keptwork.store.sqlite import file, file_migrate
 
-    if not apply and sqlite_file.is_missing(url.path):
+    if not apply and file.is_missing(url.path):
         return list(migrations(SQLITE))
-    db = sqlite_file.connect(url.path, create=apply, shared=url.shared)
+    db = file.connect(url.path, create=apply, shared=url.shared)
 
     def execute(sql: str) -> object:
         if cancelled is not None and cancelled.is_set():
@@ -95,28 +95,28 @@ def _sqlite(
         return db.execute(sql)
 
     try:
-        with sqlite_file.explained(url.path):
-            _refuse_newer(url, sqlite_migrate.applied(db))
-            return sqlite_migrate.migrate_file(db, execute, tell) if apply else sqlite_migrate.pending(db)
+        with file.explained(url.path):
+            _refuse_newer(url, file_migrate.applied(db))
+            return file_migrate.migrate_file(db, execute, tell) if apply else file_migrate.pending(db)
     finally:
         db.close()
 
 
 async def _postgres(url: DatabaseUrl, *, apply: bool, tell: Tell = log.warning) -> list[Migration]:
     try:
-        from keptwork.store import postgres_access, postgres_migrate, postgres_server
+        from keptwork.store.postgres import connections_server, migrate, row_security
     except ModuleNotFoundError as missing:
         raise MissingDriver(url=url.shown) from missing
-    connection = await postgres_server.connect(url)
+    connection = await connections_server.connect(url)
     try:
-        with postgres_server.explained(url):
-            await postgres_migrate.refuse_foreign(connection)
-            _refuse_newer(url, found := await postgres_migrate.applied(connection))
+        with connections_server.explained(url):
+            await migrate.refuse_foreign(connection)
+            _refuse_newer(url, found := await migrate.applied(connection))
             if not apply:
-                return await postgres_migrate.pending(connection)
+                return await migrate.pending(connection)
             if found:
-                await postgres_access.refuse_unseen(connection, url)  # a migration would skip rows that it cannot see
-            return await postgres_migrate.migrate_database(connection, tell=tell)
+                await row_security.refuse_unseen(connection, url)  # a migration would skip rows that it cannot see
+            return await migrate.migrate_database(connection, tell=tell)
     finally:
         await connection.close()
 

@@ -7,21 +7,21 @@ from typing import Annotated
 from fastapi import Query, Request
 from starlette.responses import Response
 
-from keptwork.dashboard.looks import states_to_choose
+from keptwork.agents import budget_caps, transcripts
+from keptwork.agents import commands as service
+from keptwork.core.ids_entities import states_named
+from keptwork.core.lifecycles import AGENT
 from keptwork.dashboard.page import EVERY_2_SECONDS, pages, render
+from keptwork.dashboard.page_looks import states_to_choose
 from keptwork.errors import NotFound
 from keptwork.http.auth import Reads
-from keptwork.http.cursors import opened, sealed
-from keptwork.http.pages import After, Db, Text
-from keptwork.http.routes.agent_jobs import LIST, TRANSCRIPT, line
+from keptwork.http.dependencies import After, Db, Text
+from keptwork.http.dependencies_cursors import opened, sealed
+from keptwork.http.routes.agents import LIST, TRANSCRIPT, line
 from keptwork.http.routes.budgets import MOST_CALLS
 from keptwork.http.routes.events import shown
-from keptwork.lifecycle import AGENT
-from keptwork.service import agents as service
-from keptwork.service import budget_caps, transcripts
-from keptwork.service.entities import states_named
 from keptwork.store import Store
-from keptwork.store.budgets import BudgetView
+from keptwork.store.contract.budgets import BudgetView
 
 router = pages("/agents")
 

@@ -8,15 +8,15 @@ from typing import Annotated, Any
 from fastapi import Query, Request
 from starlette.responses import Response
 
+from keptwork.audit import events as service
+from keptwork.core.lifecycles import LIFECYCLES
 from keptwork.dashboard.page import event_types, pages, render, stream
 from keptwork.http.auth import Reads
-from keptwork.http.cursors import opened, sealed
-from keptwork.http.pages import After, Db, Text
+from keptwork.http.dependencies import After, Db, Text
+from keptwork.http.dependencies_cursors import opened, sealed
 from keptwork.http.routes.events import LIST, asked_for, shown
-from keptwork.lifecycle import LIFECYCLES
-from keptwork.service import events as service
-from keptwork.service.search import LONGEST_TEXT
 from keptwork.store import Event
+from keptwork.store.contract.operations_search import LONGEST_TEXT
 
 router = pages("/events")
 

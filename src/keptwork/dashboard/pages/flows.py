@@ -7,21 +7,21 @@ from typing import Annotated, Any, Literal
 from fastapi import Query, Request
 from starlette.responses import Response
 
+from keptwork.core.lifecycles import Lifecycle, Verb
 from keptwork.dashboard.page import EVERY_2_SECONDS, pages, render
-from keptwork.flow.phase import Phase
+from keptwork.flows import live_view_flow_progress
+from keptwork.flows import queries as stories
+from keptwork.flows.commands import FlowRef
+from keptwork.flows.compiled import KINDS, Kind
+from keptwork.flows.plan_phase import Phase
+from keptwork.flows.report import plain_error
+from keptwork.flows.transaction import Row
 from keptwork.http.auth import Reads
-from keptwork.http.cursors import opened, sealed
-from keptwork.http.pages import After, Db, Text
-from keptwork.lifecycle import Lifecycle, Verb
-from keptwork.service import flow_progress
-from keptwork.service import flow_stories as stories
-from keptwork.service.definitions import KINDS, Kind
-from keptwork.service.flow_report import plain_error
-from keptwork.service.flow_scene import Row
-from keptwork.service.flows import FlowRef
-from keptwork.service.search import LONGEST_TEXT
+from keptwork.http.dependencies import After, Db, Text
+from keptwork.http.dependencies_cursors import opened, sealed
 from keptwork.store import Store
-from keptwork.store.steps import FlowFilter
+from keptwork.store.contract.flows_steps import FlowFilter
+from keptwork.store.contract.operations_search import LONGEST_TEXT
 
 router = pages("/flows")
 
@@ -83,7 +83,7 @@ def _list(kind: Kind) -> str:
 def states(lifecycle: Lifecycle, wanted: str) -> tuple[str, ...] | None:
     """Return the states of a group, or None for all states.
 
-    >>> from keptwork.lifecycle import RUN, WORKSTREAM
+    >>> from keptwork.core.lifecycles import RUN, WORKSTREAM
     >>> states(RUN, "active"), states(WORKSTREAM, "failed")
     (('PENDING', 'RUNNING', 'WAITING_APPROVAL'), ('S_FAILED',))
     """
@@ -99,6 +99,6 @@ def states(lifecycle: Lifecycle, wanted: str) -> tuple[str, ...] | None:
 
 
 async def _shown(store: Store, kind: Kind, row: Row) -> dict[str, Any]:
-    counts = await flow_progress.counted(store, FlowRef(kind, row["id"]))
+    counts = await live_view_flow_progress.counted(store, FlowRef(kind, row["id"]))
     far = {"done": counts[Phase.SATISFIED], "total": counts.total()}
     return {**stories.flow_json(kind, row), **far, "wrong": plain_error(row["error"])}

@@ -7,19 +7,20 @@ from typing import Annotated, Any
 from fastapi import Query, Request
 from starlette.responses import Response
 
+from keptwork.core.ids_entities import public_id
+from keptwork.core.lifecycles import JOB
+from keptwork.core.lifecycles.job import RUNNING
+from keptwork.dashboard.charts_timeline import timeline
 from keptwork.dashboard.page import EVERY_2_SECONDS, pages, render, stream
-from keptwork.dashboard.timeline import timeline
+from keptwork.dashboard.pages import jobs_ties
+from keptwork.diagnostics import diagnose
 from keptwork.http.auth import Reads
-from keptwork.http.cursors import opened, sealed
-from keptwork.http.pages import After, Db, Text
+from keptwork.http.dependencies import After, Db, Text
+from keptwork.http.dependencies_cursors import opened, sealed
 from keptwork.http.routes.jobs import LIST, job, whole
-from keptwork.lifecycle import JOB
-from keptwork.lifecycle.job import RUNNING
-from keptwork.service import job_ties, whys
-from keptwork.service import jobs as service
-from keptwork.service.entities import public_id
-from keptwork.service.search import LONGEST_TEXT
+from keptwork.jobs import queries as service
 from keptwork.store import JobFilter, Store
+from keptwork.store.contract.operations_search import LONGEST_TEXT
 
 router = pages("/jobs")
 
@@ -76,8 +77,8 @@ async def show(request: Request, id: str, caller: Reads, store: Db) -> Response:
 async def _standing(store: Store, story: service.Story) -> dict[str, Any]:
     """Return the state of a job, why it waits, and what it belongs to."""
     row = story.job
-    ended, ties = JOB.state(row["state"]).final, await job_ties.ties(store, row)
-    told = None if ended else await whys.explained(store, row["tenant_id"], public_id(JOB.name, row["id"]))
+    ended, ties = JOB.state(row["state"]).final, await jobs_ties.ties(store, row)
+    told = None if ended else await diagnose.explained(store, row["tenant_id"], public_id(JOB.name, row["id"]))
     return {
         "ended": ended,
         "running": row["state"] == RUNNING.name,

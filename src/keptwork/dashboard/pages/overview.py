@@ -6,15 +6,16 @@ from fastapi import Request
 from starlette.background import BackgroundTask
 from starlette.responses import Response
 
-from keptwork.dashboard import chart
+from keptwork.core.lifecycles.job import QUEUED, RUNNING
+from keptwork.dashboard import charts
 from keptwork.dashboard.page import EVERY_2_SECONDS, ROOT, pages, render
+from keptwork.diagnostics import overview as service
 from keptwork.http.auth import Reads
-from keptwork.http.pages import Db, WholeDb
-from keptwork.lifecycle.job import QUEUED, RUNNING
-from keptwork.service import overview as service
-from keptwork.service import queues, stats
-from keptwork.service.readout import Readout
-from keptwork.service.roll_up import PAGE
+from keptwork.http.dependencies import Db, WholeDb
+from keptwork.jobs import limits_queues
+from keptwork.observability import stats
+from keptwork.observability.stats_readout import Readout
+from keptwork.observability.stats_roll_up import PAGE
 
 router = pages()
 
@@ -54,14 +55,14 @@ async def overview(request: Request, caller: Reads, store: Db, whole: WholeDb) -
         most=service.MOST_COUNTED,
         where=WHERE,
         jobs=JOBS,
-        queued=queues.queued,
-        at_work=queues.at_work,
+        queued=limits_queues.queued,
+        at_work=limits_queues.at_work,
         running=[service.job_json(job) for job in found.jobs[:MOST_RUNNING]],
         kinds=sorted(kinds, key=lambda kind: -kind.ended)[:MOST_KINDS],
         behind=behind,
-        chart=chart.minutes(found.throughput.minutes),
-        charted=chart.span(found.throughput.minutes),
-        peak=chart.peak(found.throughput.minutes),
+        chart=charts.minutes(found.throughput.minutes),
+        charted=charts.span(found.throughput.minutes),
+        peak=charts.peak(found.throughput.minutes),
     )
     if behind:
         page.background = BackgroundTask(stats.roll_up, whole, most=PAGE)

@@ -14,13 +14,13 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from keptwork import errors
+from keptwork.flows import approvals as service
 from keptwork.http.auth import Approves, Principal, Reads, insist_answerer
-from keptwork.http.cursors import opened, sealed
+from keptwork.http.dependencies import After, Db, Most, Name, Text, answer, fails, only
+from keptwork.http.dependencies_cursors import opened, sealed
 from keptwork.http.idempotency import Asked, Does, example
-from keptwork.http.pages import After, Db, Most, Name, Text, answer, fails, only
-from keptwork.service import approvals as service
 from keptwork.store import Store
-from keptwork.store import approvals as records
+from keptwork.store.contract import waits_approvals as records
 
 router = APIRouter(prefix="/api/approvals", tags=["approvals"])
 

@@ -9,15 +9,15 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from keptwork import errors
-from keptwork.bounds import LONGEST_KEY
+from keptwork.core.validation import LONGEST_KEY
 from keptwork.http.auth import Reads, Supervises
-from keptwork.http.cursors import opened, sealed
+from keptwork.http.dependencies import After, Db, Most, Text, answer, fails
+from keptwork.http.dependencies_cursors import opened, sealed
 from keptwork.http.idempotency import Asked, Does, example
-from keptwork.http.pages import After, Db, Most, Text, answer, fails
 from keptwork.http.routes.events import Moved
 from keptwork.http.routes.events import shown as event_shown
-from keptwork.service import breakers as service
-from keptwork.service import held_jobs
+from keptwork.jobs import breakers as service
+from keptwork.jobs import held_jobs
 from keptwork.store import Store
 
 router = APIRouter(prefix="/api/breakers", tags=["breakers"])

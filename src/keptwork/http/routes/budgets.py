@@ -9,19 +9,19 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from keptwork import errors
-from keptwork.bounds import LONGEST_KEY
-from keptwork.budget import micros
+from keptwork.agents import budget_caps as service
+from keptwork.agents import budget_caps_costs
+from keptwork.core.durations import moment_us
+from keptwork.core.money import micros
+from keptwork.core.validation import LONGEST_KEY
 from keptwork.http.auth import Administers, Reads
-from keptwork.http.cursors import opened, sealed
+from keptwork.http.dependencies import After, Db, Most, Name, Text, answer, fails, only
+from keptwork.http.dependencies_cursors import opened, sealed
 from keptwork.http.idempotency import Asked, Does, example
-from keptwork.http.pages import After, Db, Most, Name, Text, answer, fails, only
-from keptwork.http.routes.agent_jobs import Dollars
+from keptwork.http.routes.agents import Dollars
 from keptwork.http.routes.events import Moment
-from keptwork.moments import moment_us
-from keptwork.service import budget_caps as service
-from keptwork.service import costs
 from keptwork.store import Store
-from keptwork.store.budgets import BudgetView
+from keptwork.store.contract.budgets import BudgetView
 
 router = APIRouter(prefix="/api/budgets", tags=["budgets"])
 spent = APIRouter(prefix="/api/cost", tags=["budgets"])
@@ -202,13 +202,17 @@ async def raise_cap(name: BudgetName, asked: RaiseCap, caller: Administers, does
 async def cost(
     caller: Reads,
     store: Db,
-    by: Annotated[Text, Query(max_length=20, description=f"Grouping of the costs: {', '.join(costs.BY)}.")] = "model",
+    by: Annotated[
+        Text, Query(max_length=20, description=f"Grouping of the costs: {', '.join(budget_caps_costs.BY)}.")
+    ] = "model",
     since: Moment = "30d",
 ) -> Response:
     """Show the cost of the tenant's model calls. Costs of other tenants are never included, regardless of the scopes of
     the key."""
     start = moment_us(since or "30d", await store.now())
-    return answer(costs.as_json(await costs.read(store, caller.tenant_id, by, start, own_only=True)))
+    return answer(
+        budget_caps_costs.as_json(await budget_caps_costs.read(store, caller.tenant_id, by, start, own_only=True))
+    )
 
 
 def _recapped(raised: service.Raised) -> dict[str, Any]:

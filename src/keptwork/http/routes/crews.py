@@ -9,20 +9,20 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from keptwork import errors
-from keptwork.bounds import LARGEST_INT, LONGEST_KEY, LONGEST_NAME
+from keptwork.core.guards import MAX_DEPTH, MAX_WORKERS
+from keptwork.core.ids_entities import public_id, states_named
+from keptwork.core.lifecycles import CREW
+from keptwork.core.validation import LARGEST_INT, LONGEST_KEY, LONGEST_NAME
+from keptwork.crews import commands as service
+from keptwork.crews import commands_named_crews
+from keptwork.crews.commands import Inside
+from keptwork.crews.engine import quotas as quotas_of
 from keptwork.http.auth import Adds, Administers, Reads, Writes
-from keptwork.http.cursors import opened, sealed
+from keptwork.http.dependencies import After, Db, JsonObject, Most, Text, answer, fails, only
+from keptwork.http.dependencies_cursors import opened, sealed
+from keptwork.http.dependencies_trace import Trace
 from keptwork.http.idempotency import Asked, Does, Reason, example
-from keptwork.http.pages import After, Db, JsonObject, Most, Text, answer, fails, only
 from keptwork.http.routes.jobs import Seconds, States
-from keptwork.http.trace import Trace
-from keptwork.lifecycle import CREW
-from keptwork.lifecycle.guards import MAX_DEPTH, MAX_WORKERS
-from keptwork.service import crews as service
-from keptwork.service import named_crews
-from keptwork.service.crew_moves import quotas as quotas_of
-from keptwork.service.crews import Inside
-from keptwork.service.entities import public_id, states_named
 from keptwork.store import Store
 
 router = APIRouter(prefix="/api/crews", tags=["crews"])
@@ -163,7 +163,7 @@ async def submit(asked: NewCrew, caller: Adds, does: Does, trace: Trace) -> Resp
 
     async def work(store: Store) -> dict[str, Any]:
         before = await store.now()
-        new = await named_crews.new_crew(
+        new = await commands_named_crews.new_crew(
             store,
             caller.tenant_id,
             asked.kind,

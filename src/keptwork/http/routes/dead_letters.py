@@ -10,19 +10,19 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from keptwork import errors
-from keptwork.bounds import LONGEST_NAME
+from keptwork.core.durations import moment_us
+from keptwork.core.ids_entities import public_id
+from keptwork.core.lifecycles import JOB
+from keptwork.core.validation import LONGEST_NAME
 from keptwork.http.auth import Adds, AddsMany, Reads
-from keptwork.http.cursors import opened, sealed
+from keptwork.http.dependencies import After, Db, Most, Name, Search, Text, answer, fails
+from keptwork.http.dependencies_cursors import opened, sealed
 from keptwork.http.idempotency import Asked, Does, example
-from keptwork.http.pages import After, Db, Most, Name, Search, Text, answer, fails
 from keptwork.http.routes.events import Moment
 from keptwork.http.routes.jobs import Again, Retry
-from keptwork.lifecycle import JOB
-from keptwork.moments import moment_us
-from keptwork.service import dead_letters as service
-from keptwork.service.bulk import MOST_AT_ONCE
-from keptwork.service.entities import public_id
-from keptwork.service.jobs import document
+from keptwork.jobs import dead_letters as service
+from keptwork.jobs.commands_bulk import MOST_AT_ONCE
+from keptwork.jobs.queries import document
 from keptwork.store import JobFilter, Store
 
 router = APIRouter(prefix="/api/dead-letters", tags=["dead letters"])

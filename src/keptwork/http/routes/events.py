@@ -15,12 +15,12 @@ from pydantic import BaseModel
 from starlette.responses import Response, StreamingResponse
 
 from keptwork import errors
+from keptwork.audit import events as service
+from keptwork.core.durations import moment_us
+from keptwork.core.ids_entities import lifecycle_named, resolve
 from keptwork.http.auth import Reads, lasting, still_good
-from keptwork.http.cursors import LONGEST, opened, sealed
-from keptwork.http.pages import After, Db, Most, Name, Search, answer, fails, only
-from keptwork.moments import moment_us
-from keptwork.service import events as service
-from keptwork.service.entities import lifecycle_named, resolve
+from keptwork.http.dependencies import After, Db, Most, Name, Search, answer, fails, only
+from keptwork.http.dependencies_cursors import LONGEST, opened, sealed
 from keptwork.store import Event, EventFilter, Store
 
 router = APIRouter(prefix="/api/events", tags=["events"])

@@ -10,29 +10,30 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from keptwork import errors
+from keptwork.audit import events
+from keptwork.core.durations import moment_us
 from keptwork.errors import BadInput
-from keptwork.flow import definition
+from keptwork.flows import commands as flows
+from keptwork.flows import definition, live_view_flow_progress, start
+from keptwork.flows import queries as stories
+from keptwork.flows.commands import FlowRef
+from keptwork.flows.compiled import Kind
+from keptwork.flows.transaction import Actor
 from keptwork.http.auth import Principal, Reads, Writes
-from keptwork.http.cursors import opened, sealed
-from keptwork.http.definitions import Definitions
+from keptwork.http.dependencies import After, Db, Most, Name, Search, answer, fails, only
+from keptwork.http.dependencies_cursors import opened, sealed
 from keptwork.http.idempotency import Does, Reason
-from keptwork.http.pages import After, Db, Most, Name, Search, answer, fails, only
 from keptwork.http.routes import approvals
 from keptwork.http.routes.events import LIST as EVENTS
 from keptwork.http.routes.events import Events, Moment
 from keptwork.http.routes.events import shown as event_shown
-from keptwork.http.routes.flow_models import CostOfFlow, Flow, FlowProgress, NewFlow, Start
+from keptwork.http.routes.flows_models import CostOfFlow, Flow, FlowProgress, NewFlow, Start
 from keptwork.http.routes.jobs import States
 from keptwork.http.routes.steps import Steps, own_step, step_page
 from keptwork.http.routes.webhooks import Webhooks, webhook_page
-from keptwork.moments import moment_us
-from keptwork.service import events, flow_progress, flows, templates
-from keptwork.service import flow_stories as stories
-from keptwork.service.definitions import Kind
-from keptwork.service.flow_scene import Actor
-from keptwork.service.flows import FlowRef
+from keptwork.http.submitted_flows import Definitions
 from keptwork.store import Store
-from keptwork.store.steps import FlowFilter
+from keptwork.store.contract.flows_steps import FlowFilter
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 
@@ -65,8 +66,8 @@ async def started(
             ref = await flows.start(store, own, asked.inputs, tenant_id=caller.tenant_id, **how)
         else:
             named = asked.template or ""
-            template = await templates.find_of_kind(store, caller.tenant_id, named, kind.name)
-            newest = templates.by_name(template, named)
+            template = await start.find_of_kind(store, caller.tenant_id, named, kind.name)
+            newest = start.by_name(template, named)
             ref = await flows.start_template(store, template, asked.inputs, newest=newest, **how)
         return await as_started(store, ref, model, before)
 
@@ -171,8 +172,8 @@ def add_common(router: APIRouter, kind: Kind, lists: type[BaseModel], listed: ty
     @router.get("/{id}/progress", response_model=FlowProgress, responses=fails(errors.NotFound))
     @told(f"Show the progress of a {kind.name}, with an estimate of the remaining time.")
     async def progress(id: str, caller: Reads, store: Db) -> Response:
-        found = await flow_progress.read(store, await stories.find(store, kind, caller.tenant_id, id))
-        return answer(flow_progress.as_json(found))
+        found = await live_view_flow_progress.read(store, await stories.find(store, kind, caller.tenant_id, id))
+        return answer(live_view_flow_progress.as_json(found))
 
     @router.get("/{id}/cost", response_model=CostOfFlow, responses=fails(errors.NotFound))
     @told(f"Show the cost of a {kind.name}, in total and by step.")

@@ -10,18 +10,18 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from keptwork import errors
-from keptwork.bounds import LARGEST_INT, LONGEST_KEY, LONGEST_NAME
+from keptwork.core.durations import LONGEST_US, moment_us
+from keptwork.core.ids_entities import public_id
+from keptwork.core.lifecycles import JOB
+from keptwork.core.validation import LARGEST_INT, LONGEST_KEY, LONGEST_NAME
 from keptwork.http.auth import Adds, Reads, Writes
-from keptwork.http.cursors import opened, sealed
+from keptwork.http.dependencies import After, Db, Most, Name, Search, Text, answer, fails, only
+from keptwork.http.dependencies_cursors import opened, sealed
+from keptwork.http.dependencies_trace import Trace
 from keptwork.http.idempotency import Asked, Does, example
-from keptwork.http.pages import After, Db, Most, Name, Search, Text, answer, fails, only
 from keptwork.http.routes.events import Moment, Moved, shown
-from keptwork.http.trace import Trace
-from keptwork.lifecycle import JOB
-from keptwork.moments import LONGEST_US, moment_us
-from keptwork.service import artifacts, job_steps
-from keptwork.service import jobs as service
-from keptwork.service.entities import public_id
+from keptwork.jobs import queries as service
+from keptwork.jobs import queries_job_steps, results_artifacts
 from keptwork.store import JobFilter, Store
 
 router = APIRouter(prefix="/api/jobs", tags=["jobs"])
@@ -278,9 +278,9 @@ def whole(story: service.Story) -> dict[str, Any]:
         "payload": told["payload"],
         "result": told["result"],
         "waits_for": service.waits_for(story.job),
-        "progress": job_steps.said_as_json(story.progress),
-        "steps": [only(Checkpoint, job_steps.as_json(one)) for one in story.steps],
-        "artifacts": [only(Artifact, artifacts.as_json(kept)) for kept in story.artifacts],
+        "progress": queries_job_steps.said_as_json(story.progress),
+        "steps": [only(Checkpoint, queries_job_steps.as_json(one)) for one in story.steps],
+        "artifacts": [only(Artifact, results_artifacts.as_json(kept)) for kept in story.artifacts],
         "redriven_as": [public_id(JOB.name, key) for key in story.redriven_as],
         "events": [shown(event) for event in story.events],
     }

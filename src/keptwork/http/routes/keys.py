@@ -12,14 +12,14 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from keptwork import errors
-from keptwork.api_key import KNOWN_SCOPES, MOST_SCOPES
-from keptwork.bounds import LONGEST_KEY
+from keptwork.access import api_keys as service
+from keptwork.access import tenants
+from keptwork.access.scopes import KNOWN_SCOPES, MOST_SCOPES
+from keptwork.core.validation import LONGEST_KEY
 from keptwork.http.auth import Administers, Reads
-from keptwork.http.cursors import opened, sealed
+from keptwork.http.dependencies import After, Db, Most, Text, answer, fails
+from keptwork.http.dependencies_cursors import opened, sealed
 from keptwork.http.idempotency import Asked, Does, example
-from keptwork.http.pages import After, Db, Most, Text, answer, fails
-from keptwork.service import keys as service
-from keptwork.service import tenants
 from keptwork.store import Store
 
 router = APIRouter(prefix="/api/keys", tags=["keys"])

@@ -9,11 +9,11 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from keptwork import errors
-from keptwork.bounds import LONGEST_NAME
+from keptwork.core.validation import LONGEST_NAME
 from keptwork.http.auth import Reads, Supervises
+from keptwork.http.dependencies import Db, Text, answer, fails
 from keptwork.http.idempotency import Asked, Does
-from keptwork.http.pages import Db, Text, answer, fails
-from keptwork.service import queues as service
+from keptwork.jobs import limits_queues as service
 from keptwork.store import Store
 
 router = APIRouter(prefix="/api/queues", tags=["queues"])

@@ -15,21 +15,21 @@ from pydantic import BaseModel, Field, model_validator
 from starlette.responses import Response
 
 from keptwork import errors
-from keptwork.bounds import LONGEST_KEY, check_name, plain_json
+from keptwork.core.durations import moment_us, span_us
+from keptwork.core.validation import LONGEST_KEY, check_name, plain_json
 from keptwork.errors import BadInput
 from keptwork.http.auth import Supervises
+from keptwork.http.dependencies import Db, Text, answer, fails, only
 from keptwork.http.idempotency import Asked, Does, example
-from keptwork.http.pages import Db, Text, answer, fails, only
-from keptwork.http.routes.artifacts import ArtifactName
-from keptwork.http.routes.given_jobs import Lease, us
+from keptwork.http.routes.claimed_jobs import Lease, us
 from keptwork.http.routes.jobs import Artifact, Seconds
-from keptwork.moments import moment_us, span_us
+from keptwork.http.routes.jobs_artifacts import ArtifactName
+from keptwork.jobs import results_artifacts
+from keptwork.jobs.outcome import Release, Suspend
 from keptwork.outcomes import Cancel, Snooze
-from keptwork.service import artifacts
 from keptwork.store import Store
-from keptwork.worker import remote_reports
-from keptwork.worker.remote_reports import Failure, Kind
-from keptwork.worker.settlement import Release, Suspend
+from keptwork.workers.remote import reports
+from keptwork.workers.remote.reports import Failure, Kind
 
 router = APIRouter(prefix="/api/jobs/{id}", tags=["claimed jobs"])
 
@@ -197,7 +197,7 @@ async def start(id: str, asked: Begin, caller: Supervises, does: Does) -> Respon
 
     async def work(store: Store) -> dict[str, Any]:
         lease_us = None if asked.lease is None else us(asked.lease)
-        return (await remote_reports.start(store, _claim(id, asked, caller.tenant_id), lease_us))._asdict()
+        return (await reports.start(store, _claim(id, asked, caller.tenant_id), lease_us))._asdict()
 
     return await does(asked, work)
 
@@ -207,7 +207,7 @@ async def checkpoint_of(
     id: str, name: Annotated[str, Path(max_length=LONGEST_KEY)], caller: Supervises, store: Db
 ) -> Response:
     """Show the whole result of a step of a job."""
-    value = await remote_reports.kept(store, caller.tenant_id, id, name)
+    value = await reports.kept(store, caller.tenant_id, id, name)
     return answer({"name": name, "kept": True, "value": value})
 
 
@@ -217,7 +217,7 @@ async def checkpoint(id: str, asked: Save, caller: Supervises, does: Does) -> Re
 
     async def work(store: Store) -> dict[str, Any]:
         claim = _claim(id, asked, caller.tenant_id)
-        kept, value = await remote_reports.checkpoint(store, claim, asked.name, asked.value, asked.code, asked.version)
+        kept, value = await reports.checkpoint(store, claim, asked.name, asked.value, asked.code, asked.version)
         return {"name": asked.name, "kept": kept, "value": value}
 
     return await does(asked, work)
@@ -228,7 +228,7 @@ async def progress(id: str, asked: Advance, caller: Supervises, does: Does) -> R
     """Report the progress of a job, for users to see."""
 
     async def work(store: Store) -> dict[str, Any]:
-        await remote_reports.progress(store, _claim(id, asked, caller.tenant_id), asked.fraction, asked.text)
+        await reports.progress(store, _claim(id, asked, caller.tenant_id), asked.fraction, asked.text)
         return {"job": id, "epoch": asked.epoch}
 
     return await does(asked, work)
@@ -244,8 +244,8 @@ async def keep(id: str, name: ArtifactName, asked: Keep, caller: Supervises, doe
 
     async def work(store: Store) -> dict[str, Any]:
         claim = _claim(id, asked, caller.tenant_id)
-        kept = await remote_reports.keep_artifact(store, claim, name, content, asked.media_type)
-        return only(Artifact, artifacts.as_json(kept))
+        kept = await reports.keep_artifact(store, claim, name, content, asked.media_type)
+        return only(Artifact, results_artifacts.as_json(kept))
 
     return await does(asked, work)
 
@@ -277,13 +277,13 @@ async def release(id: str, asked: GiveBack, caller: Supervises, does: Does) -> R
 
 async def _settled(id: str, asked: Mine, tenant_id: int, does: Does, said: Any) -> Response:
     async def work(store: Store) -> dict[str, Any]:
-        return (await remote_reports.settle_one(store, _claim(id, asked, tenant_id), said))._asdict()
+        return (await reports.settle_one(store, _claim(id, asked, tenant_id), said))._asdict()
 
     return await does(asked, work)
 
 
-def _claim(id: str, asked: Mine, tenant_id: int) -> remote_reports.Claim:
-    return remote_reports.Claim(tenant_id, asked.worker, id, asked.epoch)
+def _claim(id: str, asked: Mine, tenant_id: int) -> reports.Claim:
+    return reports.Claim(tenant_id, asked.worker, id, asked.epoch)
 
 
 # --- conversions from and to outcomes of handlers

@@ -13,19 +13,20 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from keptwork import errors
-from keptwork.bounds import LONGEST_NAME
+from keptwork.core.validation import LONGEST_NAME
+from keptwork.flows import approvals, approvals_gate_answers
+from keptwork.flows import commands as flows
+from keptwork.flows import queries as stories
+from keptwork.flows.compiled import KINDS
 from keptwork.http.auth import Adds, Approves, Principal, Writes, insist_answerer
-from keptwork.http.definitions import Defines
+from keptwork.http.dependencies import Text, fails, only
+from keptwork.http.dependencies_trace import Trace
 from keptwork.http.idempotency import Does, Reason, example
-from keptwork.http.pages import Text, fails, only
 from keptwork.http.routes.approvals import Approval, Decision
 from keptwork.http.routes.approvals import shown as approval_shown
-from keptwork.http.routes.flow_models import Flow, NewFlow, WholeFlow
 from keptwork.http.routes.flows import CHANGES, STARTS, add_common, done_to, started
-from keptwork.http.trace import Trace
-from keptwork.service import approvals, flows, gate_answers
-from keptwork.service import flow_stories as stories
-from keptwork.service.definitions import KINDS
+from keptwork.http.routes.flows_models import Flow, NewFlow, WholeFlow
+from keptwork.http.submitted_flows import Defines
 from keptwork.store import Store
 
 KIND = KINDS["run"]
@@ -115,7 +116,7 @@ async def cancel(id: str, caller: Writes, does: Does, asked: Annotated[Reason | 
 async def _answered(id: str, decision: str, caller: Principal, does: Does, asked: Answer) -> Response:
     async def work(store: Store) -> dict[str, Any]:
         ref = await stories.find(store, KIND, caller.tenant_id, id)
-        found = await gate_answers.answer(
+        found = await approvals_gate_answers.answer(
             store,
             ref,
             decision,

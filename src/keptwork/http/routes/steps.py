@@ -11,17 +11,18 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from keptwork import errors
-from keptwork.bounds import LONGEST_KEY
+from keptwork.core.validation import LONGEST_KEY
+from keptwork.flows import approvals_gate_answers
+from keptwork.flows import commands as flows
+from keptwork.flows import queries as stories
+from keptwork.flows.commands import FlowRef
+from keptwork.flows.transaction import Actor, Row
 from keptwork.http.auth import Principal, Reads, Writes, insist_answerer
-from keptwork.http.cursors import opened, sealed
+from keptwork.http.dependencies import After, Db, Most, answer, fails, only
+from keptwork.http.dependencies_cursors import opened, sealed
 from keptwork.http.idempotency import Does, Reason
-from keptwork.http.pages import After, Db, Most, answer, fails, only
-from keptwork.service import flow_stories as stories
-from keptwork.service import flows, gate_answers
-from keptwork.service.flow_scene import Actor, Row
-from keptwork.service.flows import FlowRef
 from keptwork.store import Store
-from keptwork.store.budgets import Cost
+from keptwork.store.contract.budgets import Cost
 
 router = APIRouter(prefix="/api/steps", tags=["steps"])
 
@@ -131,7 +132,7 @@ async def _mend(
     async def work(store: Store) -> dict[str, Any]:
         row = await stories.find_step(store, caller.tenant_id, id)
         if gates:
-            await gate_answers.insist_on_gate(store, row, partial(insist_answerer, caller))
+            await approvals_gate_answers.insist_on_gate(store, row, partial(insist_answerer, caller))
         await deed(store, row, Actor(caller.actor, asked.reason))
         (now,) = await store.steps_by_key([row["id"]])
         flow = await flows.row_of(store, FlowRef(flows.kind_of(now), now["flow_id"]))

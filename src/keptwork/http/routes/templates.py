@@ -9,17 +9,17 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from keptwork import errors
-from keptwork.bounds import LONGEST_KEY
+from keptwork.core.validation import LONGEST_KEY
+from keptwork.flows import commands as flows
+from keptwork.flows import start as service
 from keptwork.http.auth import Adds, Reads, Writes
-from keptwork.http.cursors import opened, sealed
-from keptwork.http.definitions import Defines
+from keptwork.http.dependencies import After, Db, JsonObject, Most, Name, Text, answer, fails
+from keptwork.http.dependencies_cursors import opened, sealed
+from keptwork.http.dependencies_trace import Trace
 from keptwork.http.idempotency import Asked, Does, example
-from keptwork.http.pages import After, Db, JsonObject, Most, Name, Text, answer, fails
-from keptwork.http.routes.flow_models import Start, StartedFlow
 from keptwork.http.routes.flows import as_started, how_started
-from keptwork.http.trace import Trace
-from keptwork.service import flows
-from keptwork.service import templates as service
+from keptwork.http.routes.flows_models import Start, StartedFlow
+from keptwork.http.submitted_flows import Defines
 from keptwork.store import Store
 
 router = APIRouter(prefix="/api/templates", tags=["templates"])

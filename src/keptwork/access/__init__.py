@@ -1,0 +1,1 @@
+"""Keys, scopes and tenants: who may do what."""

@@ -1,0 +1,1 @@
+"""Reads, verifies and seals the event log."""

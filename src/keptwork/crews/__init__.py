@@ -1,0 +1,1 @@
+"""Crews: several workers share one task."""

@@ -1,0 +1,1 @@
+"""Finds out why something does not move, and repairs it."""

@@ -1,0 +1,1 @@
+"""Jobs: enqueue, complete, results, schedules, limits, breakers."""

@@ -1,0 +1,1 @@
+"""Periodic duties, one file each, and backups."""

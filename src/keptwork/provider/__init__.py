@@ -1,4 +1,0 @@
-"""Providers make calls to models: over a network, from recordings, or offline.
-
-Each makes one call and does not retry it. `choice.py` chooses the provider.
-"""

@@ -1,0 +1,1 @@
+"""Row types and operations of every database, by noun."""

@@ -1,0 +1,1 @@
+"""Runs handlers in separate processes."""

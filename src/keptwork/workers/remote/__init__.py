@@ -1,0 +1,1 @@
+"""Workers without a database connection."""
