@@ -116,7 +116,7 @@ async def test_jobs_are_counted_by_the_minute_in_which_they_ended(timed: Timed) 
     await timed.advance(2 * MINUTE)
     await ended(timed.store, owner, 1, "dead_letter", reason="timeout", reason_code="timeout")
     await queued(timed.store, 4)
-    found = await overview_throughput.read(timed.store, 1)
+    found = await overview_throughput.read_throughput(timed.store, 1)
     assert [minute[1:] for minute in found.minutes[-3:]] == [(2, 2, 0), (0, 0, 0), (5, 1, 1)]
     assert (len(found.minutes), found.last_minute[1:], found.per_second) == (
         overview_throughput.MINUTES,
@@ -125,10 +125,10 @@ async def test_jobs_are_counted_by_the_minute_in_which_they_ended(timed: Timed) 
     )
     await timed.advance(MINUTE)
     await ended(timed.store, owner, 1)
-    later = await overview_throughput.read(timed.store, 1)
+    later = await overview_throughput.read_throughput(timed.store, 1)
     assert [minute[1:] for minute in later.minutes[-4:]] == [(2, 2, 0), (0, 0, 0), (5, 1, 1), (1, 1, 0)]
     await timed.advance(overview_throughput.MINUTES * MINUTE)
-    assert sum(minute.ended for minute in (await overview_throughput.read(timed.store, 1)).minutes) == 0
+    assert sum(minute.ended for minute in (await overview_throughput.read_throughput(timed.store, 1)).minutes) == 0
 
 
 class Noting:
@@ -151,9 +151,9 @@ class Noting:
 
 async def test_what_is_over_is_not_counted_again(timed: Timed) -> None:
     noting = Noting(timed.store)
-    await overview_throughput.read(cast(Store, noting), 1)
+    await overview_throughput.read_throughput(cast(Store, noting), 1)
     assert noting.counts == overview_throughput.MINUTES + 1
-    await overview_throughput.read(cast(Store, noting), 1)
+    await overview_throughput.read_throughput(cast(Store, noting), 1)
     assert (
         noting.counts == overview_throughput.MINUTES + 1 + 3
     )  # this minute, the one before, and the last sixty seconds
@@ -162,10 +162,10 @@ async def test_what_is_over_is_not_counted_again(timed: Timed) -> None:
 async def test_a_minute_in_which_somebody_looked_is_counted_again_when_it_is_over(timed: Timed) -> None:
     await timed.advance(MINUTE - await timed.store.now() % MINUTE)
     await queued(timed.store, 1)
-    await overview_throughput.read(timed.store, 1)
+    await overview_throughput.read_throughput(timed.store, 1)
     await queued(timed.store, 2)
     await timed.advance(5 * MINUTE)
-    assert [minute.enqueued for minute in (await overview_throughput.read(timed.store, 1)).minutes[-6:]] == [
+    assert [minute.enqueued for minute in (await overview_throughput.read_throughput(timed.store, 1)).minutes[-6:]] == [
         3,
         0,
         0,
@@ -180,7 +180,7 @@ async def test_of_a_busy_log_each_look_counts_some_minutes_more(timed: Timed, mo
     for _ in range(6):
         await queued(timed.store, 2)
         await timed.advance(MINUTE)
-    lengths = [len((await overview_throughput.read(timed.store, 1)).minutes) for _ in range(8)]
+    lengths = [len((await overview_throughput.read_throughput(timed.store, 1)).minutes) for _ in range(8)]
     assert lengths == sorted(lengths)
     assert 3 <= lengths[0] < overview_throughput.MINUTES
     assert lengths[-1] == overview_throughput.MINUTES
@@ -189,9 +189,9 @@ async def test_of_a_busy_log_each_look_counts_some_minutes_more(timed: Timed, mo
 async def test_after_a_look_that_took_long_there_is_a_rest(timed: Timed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(overview_throughput, "REST", 20)
     seconds = itertools.count().__next__  # every look at the clock is a second later
-    first = await overview_throughput.read(timed.store, 1, clock=seconds)
+    first = await overview_throughput.read_throughput(timed.store, 1, clock=seconds)
     await queued(timed.store)
-    assert await overview_throughput.read(timed.store, 1, clock=seconds) is first
+    assert await overview_throughput.read_throughput(timed.store, 1, clock=seconds) is first
     for _ in range(25):
         seconds()
-    assert (await overview_throughput.read(timed.store, 1, clock=seconds)).last_minute.enqueued == 1
+    assert (await overview_throughput.read_throughput(timed.store, 1, clock=seconds)).last_minute.enqueued == 1

@@ -31,7 +31,7 @@ async def test_only_the_queue_of_that_tenant_is_paused(store: Store, other_tenan
     await queued(store, tenant_id=other_tenant)
     await limits_queues.pause(store, OURS, "default")
     assert len(await claim(store, await worker(store))) == 1
-    (theirs,) = await limits_queues.listing(store, other_tenant)
+    (theirs,) = await limits_queues.list_queues(store, other_tenant)
     assert theirs.paused_at is None
 
 
@@ -44,7 +44,7 @@ async def test_what_is_no_name_is_refused(store: Store, name: str) -> None:
 async def test_a_queue_as_json_counts_every_state(store: Store) -> None:
     await queued(store, 3)
     await claim(store, await worker(store), 1)
-    (queue,) = map(limits_queues.as_json, await limits_queues.listing(store, OURS))
+    (queue,) = map(limits_queues.queue_json, await limits_queues.list_queues(store, OURS))
     assert (queue["name"], queue["jobs"]["queued"], queue["jobs"]["assigned"], queue["jobs"]["failed"]) == (
         "default",
         2,

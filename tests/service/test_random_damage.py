@@ -196,7 +196,7 @@ async def test_a_doctor_who_lets_nothing_begin_is_caught(
     def blind(_: object) -> list[Finding]:
         return []
 
-    twin = tuple(FlowCheck(one.name, blind) if one is step_checks_ready.CHECK else one for one in FLOW_CHECKS)
+    twin = tuple(FlowCheck(one.name, blind) if one is step_checks_ready.READY else one for one in FLOW_CHECKS)
     monkeypatch.setattr(runner, "FLOW_CHECKS", twin)
 
     async def several() -> None:

@@ -56,7 +56,7 @@ async def test_resumed_flow_runs_only_what_did_not_succeed_at_any_depth(store: S
     ref, driver = await flows.start(store, outer, library=LIBRARY), Told(store)
     for failing in ("each[1]", "d2", "each[3]", "d3", "i2", ""):
         await driver.until_idle(lambda name, failing=failing: name == failing)  # type: ignore[misc]
-        ref = await commands_pick_up.found(store, ref, ANN)
+        ref = await commands_pick_up.find_resumable(store, ref, ANN)
         (row,) = await store.rows(ref.kind.flow, [ref.id])
         if not ref.kind.flow.state(row["state"]).final:
             await commands_pick_up.pick_up(store, ref, ANN)
@@ -70,14 +70,16 @@ async def test_failed_run_is_continued_by_one_fork_however_often_it_is_asked_for
     ref, driver = await flows.start(store, DEEP), Told(store)
     await driver.until_idle(lambda name: name == "d2")
     assert (await states(store, ref))[0] == "FAILED"
-    new = await commands_pick_up.found(store, ref, ANN)
-    assert await commands_pick_up.found(store, ref, ANN) == await continuation.resumed_run(store, ref, ANN) == new
+    new = await commands_pick_up.find_resumable(store, ref, ANN)
+    assert (
+        await commands_pick_up.find_resumable(store, ref, ANN) == await continuation.resumed_run(store, ref, ANN) == new
+    )
     (row,) = await store.rows(RUN, [new.id])
     assert (row["forked_from"], row["resumes"]) == (ref.id, 1)
     assert (await states(store, new))[1] == {"d1": "SUCCEEDED", "d2": "PENDING", "d3": "PENDING"}
     await driver.until_idle()
     assert (await states(store, ref))[0] == "FAILED", "a final state stays final"
-    assert (await states(store, await commands_pick_up.found(store, ref, ANN)))[0] == "SUCCEEDED"
+    assert (await states(store, await commands_pick_up.find_resumable(store, ref, ANN)))[0] == "SUCCEEDED"
     assert driver.ran == {"d1": 1, "d2": 2, "d3": 1}
     await sound(store)
 
@@ -117,6 +119,6 @@ async def test_failed_flow_inside_that_waits_for_an_operator_is_retried_with_the
 async def test_final_flow_that_cannot_be_resumed_says_what_can_be_done(store: Store) -> None:
     ref = await flows.start(store, Flow.model_validate({"name": "f", "steps": [step("a")]}))
     await flows.cancel(store, ref, ANN)
-    assert await commands_pick_up.found(store, ref, ANN) == ref
+    assert await commands_pick_up.find_resumable(store, ref, ANN) == ref
     with pytest.raises(BadInput, match=f"S_ABANDONED, which is final.*workstreams fork {ref.public_id} --from STEP"):
         await commands_pick_up.pick_up(store, ref, ANN)

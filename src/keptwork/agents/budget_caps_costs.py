@@ -106,7 +106,7 @@ def lost_words(cost: Cost) -> str | None:
     return f"{calls} with {dollars(cost.lost_micros)}, because nobody knows {their} cost"
 
 
-def as_json(found: Costs) -> dict[str, Any]:
+def spent_json(found: Costs) -> dict[str, Any]:
     """Return spending in the form that commands print."""
     lines = [{"name": line.name, "id": line.id, **cost_json(line.cost)} for line in found.lines]
     return {"by": found.by, "since": rfc3339(found.since), "costs": lines, "total": cost_json(found.total)}

@@ -14,7 +14,8 @@ from itertools import pairwise
 from string import Formatter
 from typing import Any, NamedTuple
 
-from keptwork.agents.json_schema import Find, Schema
+from keptwork.agents.json_schema import Find as FindPattern
+from keptwork.agents.json_schema import Schema
 from keptwork.errors import BadInput
 
 MOST_BYTES = 256 << 10
@@ -85,7 +86,7 @@ class Takes:
                 instead = f'[["{option}", "{{{name}}}"]]'
                 yield f"args: {option} would stand alone where {{{name}}} is not given; write {instead}"
 
-    def refusal(self, given: Mapping[str, Any], find: Find) -> str | None:
+    def refusal(self, given: Mapping[str, Any], find: FindPattern) -> str | None:
         """Return what is wrong with the arguments from a model, or None if they can be passed on."""
         try:
             text = json.dumps(given, allow_nan=False)

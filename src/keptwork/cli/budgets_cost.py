@@ -47,7 +47,7 @@ def cost(
         return await service.read(store, tenant_id, by, moment_us(since, await store.now()))
 
     found = asyncio.run(with_tenant(db, tenant, read))
-    screen.emit(service.as_json(found), lambda: _page(found), as_json)
+    screen.emit(service.spent_json(found), lambda: _page(found), as_json)
 
 
 # --- text output

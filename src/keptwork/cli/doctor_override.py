@@ -38,10 +38,10 @@ def override(
         return await service.overridden(store, tenant_id, id, to, reason=reason, actor=operator(), dry_run=dry_run)
 
     done = asyncio.run(with_tenant(db, tenant, write))
-    screen.emit(service.as_json(done), lambda: "\n".join(_told(done, dry_run)), as_json)
+    screen.emit(service.as_json(done), lambda: "\n".join(_override_told(done, dry_run)), as_json)
 
 
-def _told(done: Overridden, dry_run: bool) -> list[str]:
+def _override_told(done: Overridden, dry_run: bool) -> list[str]:
     way = f"{done.before['state']} → {done.state}"
     if done.before["state"] == done.state:
         return [f"{done.public_id} is {done.state} already; nothing was changed."]

@@ -36,19 +36,22 @@ def why(id: Id, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: sc
     state = told.row["state"]
     shown = {"id": public_id(told.lifecycle.name, told.row["id"]), "state": state, "status": state}
     reasons = [reason_json(reason) for reason in told.reasons]
-    screen.emit({**shown, "reasons": reasons}, lambda: _told(told, now), as_json)
+    screen.emit({**shown, "reasons": reasons}, lambda: _reasons_told(told, now), as_json)
 
 
-def _told(told: diagnose.Told, now: int) -> str:
+def _reasons_told(told: diagnose.Told, now: int) -> str:
     row, reasons = told.row, told.reasons
     name = row.get("kind") or row.get("name")
     head = f"{public_id(told.lifecycle.name, row['id'])} ({name}) is {row['state']}"
-    lines = [f"{head}: {_line(reasons[0], now)}", *(f"  also: {_line(reason, now)}" for reason in reasons[1:])]
+    lines = [
+        f"{head}: {_reason_line(reasons[0], now)}",
+        *(f"  also: {_reason_line(reason, now)}" for reason in reasons[1:]),
+    ]
     todos = dict.fromkeys(reason.todo for reason in reasons if reason.todo)
     return "\n".join([*lines, *(f"  try: {todo}" for todo in todos)])
 
 
-def _line(reason: Reason, now: int) -> str:
+def _reason_line(reason: Reason, now: int) -> str:
     if reason.clears_at is None:
         return reason.says
     at = reason.clears_at

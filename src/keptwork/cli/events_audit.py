@@ -19,12 +19,12 @@ from keptwork.store.contract.events_seals import Seal
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-app = typer.Typer()
+audit_app = typer.Typer()
 
 PROBLEMS = 1
 
 
-@app.command()
+@audit_app.command()
 def verify(
     against: Annotated[
         str | None, typer.Option(metavar="HASH", help="Hash of a seal that you stored elsewhere.")
@@ -50,7 +50,7 @@ def verify(
         raise typer.Exit(PROBLEMS)
 
 
-@app.command()
+@audit_app.command()
 def seal(db: Db = None, as_json: screen.Json = False) -> None:
     """Seal the unsealed events and print the newest seal, a line to store elsewhere."""
 
@@ -63,7 +63,7 @@ def seal(db: Db = None, as_json: screen.Json = False) -> None:
     screen.emit(result, lambda: _sealed(events, last), as_json)
 
 
-@app.command()
+@audit_app.command()
 def export(
     file: Annotated[Path | None, typer.Argument(metavar="FILE", help="Output file. Default: stdout.")] = None,
     after: Annotated[

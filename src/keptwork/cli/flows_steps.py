@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from keptwork.store import Store
     from keptwork.store.contract.budgets import Cost
 
-app = typer.Typer()
+steps_app = typer.Typer()
 Row = dict[str, Any]
 
 Id = Annotated[str, typer.Argument(metavar="STEP", help="Public ID, or FLOW/NAME.")]
 
 
-@app.command("list")
+@steps_app.command("list")
 def list_(
     flow: Annotated[str, typer.Argument(metavar="FLOW", help="Public ID of the run or workstream.")],
     tenant: Tenant = DEFAULT_TENANT_NAME,
@@ -48,7 +48,7 @@ def list_(
     screen.emit({"steps": shown}, lambda: _table(rows, now), as_json)
 
 
-@app.command()
+@steps_app.command()
 def show(id: Id, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.Json = False) -> None:
     """Show one step: its state, attempts, job, and error."""
 
@@ -60,7 +60,7 @@ def show(id: Id, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: s
     screen.emit(stories.step_json(row, cost), lambda: "\n".join(lines(_facts(row, cost, now))), as_json)
 
 
-@app.command()
+@steps_app.command()
 def output(id: Id, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.Json = False) -> None:
     """Print the output of a step as JSON."""
 
@@ -71,7 +71,7 @@ def output(id: Id, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json:
     screen.emit(found, lambda: stories.as_text(found), as_json)
 
 
-@app.command()
+@steps_app.command()
 def skip(
     id: Id, reason: Reason = None, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.Json = False
 ) -> None:
@@ -79,7 +79,7 @@ def skip(
     _mend(flows.skip, id, reason, tenant, db, as_json)
 
 
-@app.command()
+@steps_app.command()
 def reset(
     id: Id, reason: Reason = None, tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.Json = False
 ) -> None:

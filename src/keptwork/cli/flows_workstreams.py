@@ -21,35 +21,37 @@ if TYPE_CHECKING:
     from keptwork.flows.queries import Story
     from keptwork.store import Store
 
-app = typer.Typer()
-KIND = KINDS["workstream"]
+workstreams_app = typer.Typer()
+WORKSTREAM = KINDS["workstream"]
 NOW = "{id} is {state}."
 
-add_common(app, KIND)
-app.command("retry")(
+add_common(workstreams_app, WORKSTREAM)
+workstreams_app.command("retry")(
     doer(
-        KIND,
+        WORKSTREAM,
         "retry",
         flows.retry,
         NOW,
         "Retry the unsuccessful steps of a failed workstream, even if no retries are left.",
     )
 )
-app.command("resume")(
-    doer(KIND, "resume", flows.resume, NOW, "Check a whole workstream again, and start every step that can run.")
+workstreams_app.command("resume")(
+    doer(WORKSTREAM, "resume", flows.resume, NOW, "Check a whole workstream again, and start every step that can run.")
 )
-app.command("abandon")(
-    doer(KIND, "abandon", flows.cancel, NOW, "Abandon a workstream with its steps, jobs, and inner flows.")
+workstreams_app.command("abandon")(
+    doer(WORKSTREAM, "abandon", flows.cancel, NOW, "Abandon a workstream with its steps, jobs, and inner flows.")
 )
 
 
-@app.command("cancel", hidden=True, context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+@workstreams_app.command(
+    "cancel", hidden=True, context_settings={"ignore_unknown_options": True, "allow_extra_args": True}
+)
 def cancel(id: FlowId) -> None:
     """Point users of `runs cancel` to `workstreams abandon`."""
     raise BadInput(what=f"a workstream is not cancelled but abandoned: keptwork workstreams abandon {id}")
 
 
-@app.command()
+@workstreams_app.command()
 def fork(
     id: FlowId,
     from_: Annotated[str, typer.Option("--from", metavar="STEP", help="First step to run again.")],
@@ -65,7 +67,7 @@ def fork(
     """
 
     async def make(store: Store, tenant_id: int) -> Story:
-        ref = await stories.find(store, KIND, tenant_id, id)
+        ref = await stories.find(store, WORKSTREAM, tenant_id, id)
         old = await stories.story(store, ref)
         given = {} if old.template is None else start.given(start.flow_of(old.template), inputs or [])
         made = await forks.fork(store, ref, from_, given, actor=Actor(operator(), reason))

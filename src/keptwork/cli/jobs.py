@@ -158,7 +158,7 @@ def _shown(story: service.Story) -> dict[str, Any]:
         "waits_for": service.waits_for(story.job),
         "progress": step_service.said_as_json(story.progress),
         "overrun": story.overrun,
-        "steps": [step_service.as_json(one) for one in story.steps],
+        "steps": [step_service.step_json(one) for one in story.steps],
         "artifacts": [artifact_service.as_json(kept) for kept in story.artifacts],
         "redriven_as": [public_id(JOB.name, key) for key in story.redriven_as],
         "events": [event_service.as_json(event) for event in story.events],

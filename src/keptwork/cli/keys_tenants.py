@@ -15,24 +15,24 @@ from keptwork.cli.database_allowance import Burst, MaxInFlight, MaxQueued, MaxSt
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from keptwork.store.contract.records import Tenant
+    from keptwork.store.contract.records import Tenant as TenantRow
 
-app = typer.Typer()
+tenants_app = typer.Typer()
 
 
-@app.command("list")
-def list_(db: Db = None, as_json: screen.Json = False) -> None:
+@tenants_app.command("list")
+def list_tenants(db: Db = None, as_json: screen.Json = False) -> None:
     """List tenants. Every entity belongs to a tenant; the default tenant is `default`."""
 
-    async def read() -> list[Tenant]:
+    async def read() -> list[TenantRow]:
         async with opened(db) as store:
             return await service.listing(store)
 
     tenants = asyncio.run(read())
-    screen.emit({"tenants": [service.as_json(tenant) for tenant in tenants]}, lambda: _table(tenants), as_json)
+    screen.emit({"tenants": [service.as_json(tenant) for tenant in tenants]}, lambda: _tenants_table(tenants), as_json)
 
 
-@app.command()
+@tenants_app.command()
 def add(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the tenant.")],
     db: Db = None,
@@ -40,7 +40,7 @@ def add(
 ) -> None:
     """Add a tenant. Commands and keys of other tenants cannot see its work."""
 
-    async def write() -> Tenant:
+    async def write() -> TenantRow:
         async with opened(db) as store:
             return await service.add(store, name)
 
@@ -48,7 +48,7 @@ def add(
     screen.emit({"tenant": service.as_json(tenant)}, lambda: f"{tenant.name} is tenant {tenant.id}.", as_json)
 
 
-@app.command()
+@tenants_app.command()
 def limit(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the tenant.")],
     requests_per_second: RequestsPerSecond = None,
@@ -73,7 +73,7 @@ def limit(
         "max_queued": max_queued,
     }
 
-    async def write() -> Tenant:
+    async def write() -> TenantRow:
         async with opened(db) as store:
             return await service.limit(store, name, changes, reset=reset)
 
@@ -81,12 +81,12 @@ def limit(
     screen.emit({"tenant": service.as_json(tenant)}, lambda: f"{tenant.name}: {_limits(tenant)}", as_json)
 
 
-def _limits(tenant: Tenant) -> str:
+def _limits(tenant: TenantRow) -> str:
     own = service.as_json(tenant)["limits"]
     return ", ".join(f"{name} {value:,}" for name, value in own.items()) or "as each server says"
 
 
-def _table(tenants: list[Tenant]) -> RenderableType:
+def _tenants_table(tenants: list[TenantRow]) -> RenderableType:
     table = screen.table("tenant", "name", "since", "limits")
     for tenant in tenants:
         table.add_row(str(tenant.id), tenant.name, screen.moment(tenant.created_at or None), _limits(tenant))

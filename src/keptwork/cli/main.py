@@ -40,9 +40,10 @@ COMMANDS = {
     ),
     "runs": Entry("keptwork.cli.flows:app", "List, show, approve, reject, cancel, hold, and release runs."),
     "workstreams": Entry(
-        "keptwork.cli.flows_workstreams:app", "List, show, retry, resume, fork, hold, and abandon workstreams."
+        "keptwork.cli.flows_workstreams:workstreams_app",
+        "List, show, retry, resume, fork, hold, and abandon workstreams.",
     ),
-    "steps": Entry("keptwork.cli.flows_steps:app", "List, show, skip, and reset the steps of flows."),
+    "steps": Entry("keptwork.cli.flows_steps:steps_app", "List, show, skip, and reset the steps of flows."),
     "templates": Entry("keptwork.cli.templates:app", "Store flow definitions by version, and start them by name."),
     "doctor": Entry("keptwork.cli.doctor:doctor", "Find stuck or inconsistent entities, and repair them."),
     "override": Entry(
@@ -52,13 +53,13 @@ COMMANDS = {
     "schedules": Entry("keptwork.cli.schedules:app", "List, add, pause, resume, and run schedules."),
     "queues": Entry("keptwork.cli.queues:app", "List, pause, resume, and limit queues."),
     "limits": Entry(
-        "keptwork.cli.queues_limits:app", "Show the limits of jobs and queues, and the jobs that wait for them."
+        "keptwork.cli.queues_limits:limits_app", "Show the limits of jobs and queues, and the jobs that wait for them."
     ),
     "breakers": Entry("keptwork.cli.breakers:app", "List, show, and reset circuit breakers."),
     "budgets": Entry("keptwork.cli.budgets:app", "List, show, set, and raise budgets for model calls."),
     "cost": Entry("keptwork.cli.budgets_cost:cost", "Show the cost of model calls by model, tenant, flow, or day."),
     "keys": Entry("keptwork.cli.keys:app", "Create, list, rotate, and revoke API keys."),
-    "tenants": Entry("keptwork.cli.keys_tenants:app", "List, add, and limit tenants."),
+    "tenants": Entry("keptwork.cli.keys_tenants:tenants_app", "List, add, and limit tenants."),
     "top": Entry("keptwork.cli.top:top", "Watch flows, jobs, queues, workers, and open problems, like top."),
     "stats": Entry("keptwork.cli.stats:stats", "Show metrics of jobs, moves, and leases, also for Prometheus."),
     "prune": Entry(
@@ -69,11 +70,11 @@ COMMANDS = {
     "restore": Entry("keptwork.cli.backup_restore:restore", "Put a backup in place of the database, and compare both."),
     "events": Entry("keptwork.cli.events:app", "Read the event log: one event for every move of every entity."),
     "audit": Entry(
-        "keptwork.cli.events_audit:app", "Check the event log against the database, seal it, and export it."
+        "keptwork.cli.events_audit:audit_app", "Check the event log against the database, seal it, and export it."
     ),
-    "flows": Entry("keptwork.cli.templates_flows:app", "Check and draw flow files, and print their JSON Schema."),
+    "flows": Entry("keptwork.cli.templates_flows:flows_app", "Check and draw flow files, and print their JSON Schema."),
     "agents": Entry("keptwork.cli.agents:app", "List agent jobs, and show their choices, transcripts, and records."),
-    "skills": Entry("keptwork.cli.tools_skills:app", "List skills, and show which skill a task would use."),
+    "skills": Entry("keptwork.cli.tools_skills:skills_app", "List skills, and show which skill a task would use."),
     "tools": Entry("keptwork.cli.tools:app", "List the tools of keptwork.toml, and check that they can run here."),
     "lifecycles": Entry("keptwork.cli.lifecycles:app", "Show the declared lifecycles: their states and moves."),
 }

@@ -32,11 +32,11 @@ def list_(tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.J
 
     async def read() -> tuple[list[QueueSummary], int]:
         async with opened(db) as store:
-            return await service.listing(store, await store.tenant(tenant)), await store.now()
+            return await service.list_queues(store, await store.tenant(tenant)), await store.now()
 
     queues, now = asyncio.run(read())
     screen.emit(
-        {"queues": [service.as_json(queue) for queue in queues]},
+        {"queues": [service.queue_json(queue) for queue in queues]},
         lambda: table(queues, now) if queues else "No queues: nothing was ever enqueued.",
         as_json,
     )

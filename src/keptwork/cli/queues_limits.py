@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
     from keptwork.jobs.limits import Limit
 
-app = typer.Typer()
+limits_app = typer.Typer()
 
 
-@app.callback()
-def limits() -> None:
+@limits_app.callback()
+def limits_group() -> None:
     """Show the limits of jobs and queues, and the jobs that wait for them."""
 
 
-@app.command("list")
-def list_(tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.Json = False) -> None:
+@limits_app.command("list")
+def list_limits(tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.Json = False) -> None:
     """List limits: maximum and rate, running and waiting jobs, and when the next job can start."""
 
     async def read() -> tuple[list[Limit], int]:
@@ -35,12 +35,12 @@ def list_(tenant: Tenant = DEFAULT_TENANT_NAME, db: Db = None, as_json: screen.J
     found, now = asyncio.run(read())
     screen.emit(
         {"limits": [service.as_json(limit) for limit in found]},
-        lambda: table(found, now) if found else "No limits: none was declared.",
+        lambda: limits_table(found, now) if found else "No limits: none was declared.",
         as_json,
     )
 
 
-def table(found: list[Limit], now: int) -> RenderableType:
+def limits_table(found: list[Limit], now: int) -> RenderableType:
     """Return limits as a table."""
     table = screen.table("key", "most", "rate", "running", "waiting", "next")
     for column in table.columns[1:5]:

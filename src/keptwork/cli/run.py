@@ -216,7 +216,7 @@ class _Run:
         wanted, actor, queue = self._wanted, Actor(operator()), f"{OWN_QUEUES}{secrets.token_hex(8)}"
         if wanted.resume is not None:
             named = await flows.found(store, wanted.resume, app.tenant_id)
-            ref = await commands_pick_up.found(store, named, actor._replace(reason="resumed"))
+            ref = await commands_pick_up.find_resumable(store, named, actor._replace(reason="resumed"))
             if ref != named:
                 screen.complain(
                     f"{named.public_id} is FAILED, which is final. {ref.public_id} continues it: a fork from the "

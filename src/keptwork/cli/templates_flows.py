@@ -13,12 +13,12 @@ from keptwork.flows import graph, graph_drawing
 from keptwork.flows.definition import Flow
 from keptwork.flows.files import read, read_flow
 
-app = typer.Typer()
+flows_app = typer.Typer()
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="Flow file. Use - to read stdin.")]
 
 
-@app.command()
+@flows_app.command()
 def check(
     files: Annotated[list[str], typer.Argument(metavar="FILE", help="Flow files. Use - to read stdin.")],
     as_json: screen.Json = False,
@@ -37,7 +37,7 @@ def check(
         raise typer.Exit(BadFlow.exit_code)
 
 
-@app.command("graph")
+@flows_app.command("graph")
 def graph_(
     file: File,
     mermaid: Annotated[bool, typer.Option("--mermaid", help="Print a Mermaid flowchart.")] = False,
@@ -52,7 +52,7 @@ def graph_(
     screen.emit({"name": flow.name, "levels": levels, "dependencies": flow.dependencies}, human, as_json)
 
 
-@app.command()
+@flows_app.command()
 def schema(as_json: screen.Json = False) -> None:
     """Print the JSON Schema of flow files, for editors and programs."""
     print(json.dumps(Flow.published_schema(), indent=2))

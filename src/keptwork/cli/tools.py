@@ -10,7 +10,7 @@ import typer
 
 from keptwork.cli import screen
 from keptwork.core.durations_sizes import size_text
-from keptwork.flows.steps import tool_tools as service
+from keptwork.flows.steps import tool_tools as tool_specs
 from keptwork.settings import Config, Tool, read
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def list_(config: File = None, as_json: screen.Json = False) -> None:
     """List tools: commands, timeouts, exit codes, and circuit breakers."""
     found = read(config)
     screen.emit(
-        {"tools": [service.as_json(found, name, tool) for name, tool in found.tools.items()]},
+        {"tools": [tool_specs.as_json(found, name, tool) for name, tool in found.tools.items()]},
         lambda: _table(found) if found.tools else f"No tools: {found.path} declares none. Add one as [tools.NAME].",
         as_json,
     )
@@ -49,7 +49,7 @@ def show(
 ) -> None:
     """Show all settings of a tool, including defaults."""
     found = read(config)
-    tool = service.as_json(found, name, service.find(found, name))
+    tool = tool_specs.as_json(found, name, tool_specs.find(found, name))
     screen.emit(tool, lambda: _settings(tool), as_json)
 
 
@@ -62,7 +62,7 @@ def check(
 ) -> None:
     """Check that the tools can run here: each program and directory exists. Exit code 1 if there are problems."""
     found = read(config)
-    checked = asyncio.run(service.checked(found, names or found.tools, versions))
+    checked = asyncio.run(tool_specs.checked(found, names or found.tools, versions))
     screen.emit({"tools": [_verdict(one) for one in checked]}, lambda: _report(checked, found), as_json)
     if any(one.problems for one in checked):
         raise typer.Exit(1)

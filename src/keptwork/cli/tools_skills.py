@@ -14,7 +14,7 @@ from keptwork.agents.skills_routing import Graded, Routed
 from keptwork.cli import screen
 from keptwork.settings import read
 
-app = typer.Typer()
+skills_app = typer.Typer()
 
 Folder = Annotated[
     Path | None,
@@ -27,23 +27,23 @@ Folder = Annotated[
 ]
 
 
-@app.command("list")
-def list_(folder: Folder = None, as_json: screen.Json = False) -> None:
+@skills_app.command("list")
+def list_skills(folder: Folder = None, as_json: screen.Json = False) -> None:
     """List your skills, then the built-in skills that they do not replace."""
     found = _skills(folder)
-    screen.emit([service.as_json(skill) for skill in found], lambda: _table(found), as_json)
+    screen.emit([service.as_json(skill) for skill in found], lambda: _skills_table(found), as_json)
 
 
-@app.command()
-def show(
+@skills_app.command("show")
+def show_skill(
     name: Annotated[str, typer.Argument(metavar="NAME")], folder: Folder = None, as_json: screen.Json = False
 ) -> None:
     """Show a skill: its keywords, its tools, and its instructions for the model."""
     found = service.find(_skills(folder), name)
-    screen.emit({**service.as_json(found), "instructions": found.instructions}, lambda: _shown(found), as_json)
+    screen.emit({**service.as_json(found), "instructions": found.instructions}, lambda: _skill_shown(found), as_json)
 
 
-@app.command("route")
+@skills_app.command("route")
 def route_(
     text: Annotated[str, typer.Argument(metavar="TEXT", help="Task, as you would give it to an agent.")],
     folder: Folder = None,
@@ -59,14 +59,14 @@ def _skills(folder: Path | None) -> list[Skill]:
     return skills(read(None).skills if folder is None else folder)
 
 
-def _table(found: list[Skill]) -> Table:
+def _skills_table(found: list[Skill]) -> Table:
     table = screen.table("skill", "for", "from")
     for skill in found:
         table.add_row(skill.name, skill.description, skill.source or "built in")
     return table
 
 
-def _shown(skill: Skill) -> str:
+def _skill_shown(skill: Skill) -> str:
     parts = {
         "for": skill.description,
         "keywords": ", ".join(skill.keywords) or "none",

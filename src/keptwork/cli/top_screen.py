@@ -49,7 +49,7 @@ def drawn(found: Overview, tenant: str, width: int, height: int | None = None) -
     above = sum(len(line.wrap(screen.stdout(), width)) for line in lines)
     room = None if height is None else height - above - HEADING * len(sections)
     shares = fair([len(section.rows) for section in sections], room)
-    parts = [part for section, most in zip(sections, shares, strict=True) for part in _drawn(section, most)]
+    parts = [part for section, most in zip(sections, shares, strict=True) for part in _section_drawn(section, most)]
     return Group(*lines, *parts)
 
 
@@ -193,7 +193,7 @@ def _state(name: str) -> str:
     return state_name(name.removeprefix("S_").lower())
 
 
-def _drawn(section: Section, most: int) -> list[RenderableType]:
+def _section_drawn(section: Section, most: int) -> list[RenderableType]:
     """Return at most `most` rows as a table. If rows are left out, the title shows the numbers."""
     from rich.table import Table
     from rich.text import Text

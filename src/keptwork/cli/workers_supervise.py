@@ -61,7 +61,7 @@ def supervise(
 
 async def _run(plan: Plan, as_json: bool) -> int:
     supervisor = Supervisor(
-        plan, _tell_json if as_json else _tell, _said_json if work_watch.shows_json(None) else _said
+        plan, _tell_json if as_json else _tell, _said_json if work_watch.shows_json(None) else _line_said
     )
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -89,7 +89,7 @@ def _tell_json(event: str, message: str, **facts: Any) -> None:
     print(json.dumps({"at": at, "event": event, "message": message, **facts}), flush=True)
 
 
-def _said(place: int, line: str) -> None:
+def _line_said(place: int, line: str) -> None:
     """Print a line of a worker unchanged, after the number of the worker."""
     screen.stderr().print(f"[{place}] {line}", soft_wrap=True)
 

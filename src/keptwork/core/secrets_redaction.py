@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
-SHORTEST = 6
+SHORTEST_SEEN = 6
 """A shorter value is not treated as a secret, because removing it would spoil every text."""
 
 SURE = 16
@@ -187,9 +187,11 @@ def _password(url: str) -> str | None:
 def _forms(value: str) -> Iterable[str]:
     """Yield the forms of a value: as it is, in JSON, in a URL, and in base64. If it has several lines, also yield each
     long line."""
-    if len(value) < SHORTEST:
+    if len(value) < SHORTEST_SEEN:
         return
     whole = [value, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1], quote(value, safe="")]
     yield from dict.fromkeys([*whole, base64.b64encode(value.encode("utf-8", "surrogateescape")).decode().rstrip("=")])
     if "\n" in value:
-        yield from (line for line in value.splitlines() if len(line) >= 4 * SHORTEST and not line.startswith("-----"))
+        yield from (
+            line for line in value.splitlines() if len(line) >= 4 * SHORTEST_SEEN and not line.startswith("-----")
+        )

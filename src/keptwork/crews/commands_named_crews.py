@@ -10,11 +10,12 @@ from keptwork.core.durations import Span, span_us
 from keptwork.crews import commands as crews
 from keptwork.crews.commands import NewCrew
 from keptwork.jobs import limits
-from keptwork.jobs.queries import check_kind, new_job
+from keptwork.jobs.queries import check_kind
+from keptwork.jobs.queries import new_job as named_job
 from keptwork.store import Store
 
 
-async def new_crew(
+async def named_crew(
     store: Store,
     tenant_id: int,
     kind: str,
@@ -34,7 +35,7 @@ async def new_crew(
     crews.check(task, workers, key, arguments)
     check_kind(kind)
     given = crews.shares_given(arguments, task, workers)
-    plain = [new_job(tenant_id, kind, json.dumps(one), **rules) for one in given]
+    plain = [named_job(tenant_id, kind, json.dumps(one), **rules) for one in given]
     shares = [await limits.under_limit(store, share) for share in plain]
     length = None if timeout is None else span_us(timeout)
     return NewCrew(tenant_id, task, workers, kind, crews.work_of(shares, arguments), key, length)

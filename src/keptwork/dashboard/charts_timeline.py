@@ -103,7 +103,7 @@ def _rounds(events: Sequence[Event], now: int) -> list[list[_Stay]]:
 
 
 def _round(place: int, number: int, stays: Sequence[_Stay], begins: int, length: int) -> Round:
-    bars = [_bar(stay, begins, length) for stay in stays if _is_drawn(stay)]
+    bars = [_stay_bar(stay, begins, length) for stay in stays if _is_drawn(stay)]
     return Round(TOP + LINE * place, f"{number} · {_outcome(stays[-1])}", bars)
 
 
@@ -119,7 +119,7 @@ def _outcome(last: _Stay) -> str:
     return f"{said}: {_short(told.reason)}" if told.reason else said
 
 
-def _bar(stay: _Stay, begins: int, length: int) -> Bar:
+def _stay_bar(stay: _Stay, begins: int, length: int) -> Bar:
     width = max(THINNEST, 100 * (stay.until - stay.event.ts) / length)
     x = min(100 * (stay.event.ts - begins) / length, 100 - width)
     return Bar(round(x, 3), round(width, 3), _look(stay), _says(stay))

@@ -15,7 +15,7 @@ def install(app: FastAPI) -> None:
     """Add every page of the dashboard to an application."""
     app.router.routes.append(Route("/", _to_dashboard, methods=["GET"]))
     app.include_router(page_assets.router)
-    app.include_router(site_session.router)
+    app.include_router(site_session.session_router)
     for router in ROUTERS:
         app.include_router(router)
     app.router.routes.append(Route(f"{ROOT}/{{rest:path}}", lost, methods=["GET"]))

@@ -14,12 +14,12 @@ from keptwork.dashboard.page import ROOT, html, own_address
 from keptwork.http.auth import Reads
 from keptwork.http.middleware_gate import COOKIE
 
-router = APIRouter(prefix=ROOT, include_in_schema=False)
+session_router = APIRouter(prefix=ROOT, include_in_schema=False)
 
 Next = Annotated[str, Query(max_length=2_000)]
 
 
-@router.get("/login")
+@session_router.get("/login")
 async def login(request: Request, next: Next = "") -> Response:
     """Show the sign-in page. A signed-in user is redirected."""
     if "principal" in request.scope["state"]:
@@ -27,7 +27,7 @@ async def login(request: Request, next: Next = "") -> Response:
     return html("login.html", 200, next=own_address(next))
 
 
-@router.post("/session")
+@session_router.post("/session")
 async def sign_in(request: Request, caller: Reads) -> Response:
     """Store the key of the Authorization header in a cookie, if it is valid and has the read scope."""
     answer = Response(status_code=204)
@@ -35,7 +35,7 @@ async def sign_in(request: Request, caller: Reads) -> Response:
     return answer
 
 
-@router.delete("/session")
+@session_router.delete("/session")
 async def sign_out(request: Request) -> Response:
     """Delete the cookie. The key stays valid."""
     answer = Response(status_code=204)

@@ -111,7 +111,7 @@ class Overview(NamedTuple):
 
 async def read(store: Store, tenant_id: int) -> Overview:
     """Return the current overview of a tenant."""
-    lately = await overview_throughput.read(store, tenant_id)
+    lately = await overview_throughput.read_throughput(store, tenant_id)
     async with store.snapshot() as moment:
         now = await moment.now()
         waiting = await moment.queues(tenant_id, unfinished_only=True)
@@ -210,10 +210,10 @@ def as_json(found: Overview) -> dict[str, Any]:
         "at": rfc3339(found.now),
         "needs": {need.name: need.number for need in found.needs},
         "jobs": {"queued": found.queued, "running": found.running},
-        "throughput": overview_throughput.as_json(found.throughput),
+        "throughput": overview_throughput.throughput_json(found.throughput),
         "flows": [_flow_json(line) for line in found.flows],
         "running": [job_json(job) for job in found.jobs],
-        "queues": [{**limits_queues.as_json(queue), "held": queue.held} for queue in found.queues],
+        "queues": [{**limits_queues.queue_json(queue), "held": queue.held} for queue in found.queues],
         "workers": [_worker_json(row, found) for row in found.workers],
     }
 

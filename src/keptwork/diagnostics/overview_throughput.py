@@ -78,7 +78,7 @@ _known: WeakKeyDictionary[Tally, dict[int, _Known]] = WeakKeyDictionary()
 """Per open database."""
 
 
-async def read(store: Store, tenant_id: int, clock: Callable[[], float] = time.monotonic) -> Throughput:
+async def read_throughput(store: Store, tenant_id: int, clock: Callable[[], float] = time.monotonic) -> Throughput:
     """Return the throughput of a tenant."""
     tenants = _known.setdefault(store.tally, {})
     if len(tenants) >= MOST_TENANTS and tenant_id not in tenants:
@@ -122,7 +122,7 @@ async def _minute(moment: Reader, tenant_id: int, number: int) -> tuple[Minute, 
     return Minute.of(at, found), sum(found.values())
 
 
-def as_json(found: Throughput) -> dict[str, Any]:
+def throughput_json(found: Throughput) -> dict[str, Any]:
     """Return throughput in its public form."""
     return {"last_minute": _shown(found.last_minute), "minutes": [_shown(one) for one in found.minutes]}
 

@@ -8,7 +8,7 @@ from keptwork.flows.approvals import Insist, anybody
 from keptwork.flows.commands import FlowRef
 from keptwork.flows.compiled import shape
 from keptwork.flows.definition import Step
-from keptwork.flows.steps.approval import APPROVED
+from keptwork.flows.steps.approval import APPROVED as STEP_APPROVED
 from keptwork.flows.transaction import Row
 from keptwork.store import Store
 from keptwork.store.acknowledged import acknowledged
@@ -60,7 +60,7 @@ async def _nothing_asked(store: Store, ref: FlowRef, step: Row, decision: str) -
         state=flow["state"],
         step=step["name"],
         from_state=step["state"],
-        trigger="approve" if decision == APPROVED else "reject",
+        trigger="approve" if decision == STEP_APPROVED else "reject",
         allowed=ref.kind.step.allowed_from(step["state"]),
     )
 

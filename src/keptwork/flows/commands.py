@@ -263,7 +263,7 @@ async def hold(store: Store, ref: FlowRef, actor: Actor) -> None:
 
     async def work(scene: Scene) -> None:
         _insist_unfinished(scene, "hold")
-        await commands_holds.hold(scene)
+        await commands_holds.hold_in(scene)
 
     await change(store, ref, actor, work)
 
@@ -273,7 +273,7 @@ async def let_go(store: Store, ref: FlowRef, actor: Actor) -> None:
 
     async def work(scene: Scene) -> None:
         _insist_unfinished(scene, "release")
-        await commands_holds.let_go(scene)
+        await commands_holds.let_go_in(scene)
 
     await change(store, ref, actor, work)
 

@@ -7,7 +7,7 @@ from keptwork.flows.steps import flow
 from keptwork.flows.transaction import Scene
 
 
-async def hold(scene: Scene) -> None:
+async def hold_in(scene: Scene) -> None:
     """Hold a flow and its nested flows: no further steps start, and running steps continue.
 
     A flow that is already held does not change.
@@ -22,7 +22,7 @@ async def hold(scene: Scene) -> None:
             await one.write()
 
 
-async def let_go(scene: Scene) -> None:
+async def let_go_in(scene: Scene) -> None:
     """Lift the hold of a flow and of the nested flows that were held with it.
 
     A nested flow that was held separately stays held.

@@ -38,7 +38,7 @@ async def pick_up(store: Store, ref: FlowRef, actor: Actor) -> None:
     await _retry_inside(store, ref, actor)
 
 
-async def found(store: Store, ref: FlowRef, actor: Actor) -> FlowRef:
+async def find_resumable(store: Store, ref: FlowRef, actor: Actor) -> FlowRef:
     """Return the flow to continue.
 
     For a failed run, which is final, that is the fork from its failed step.

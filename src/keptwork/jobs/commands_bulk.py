@@ -26,7 +26,7 @@ class Bulk(NamedTuple):
 
 
 @acknowledged
-async def cancel(
+async def cancel_many(
     store: Store, chosen: Chosen, *, hard: bool = False, reason: str | None = None, actor: str | None = None
 ) -> Bulk:
     """Cancel each job. A running job receives a cancellation request, unless `hard` is set."""
@@ -40,7 +40,7 @@ async def cancel(
 
 
 @acknowledged
-async def retry(store: Store, chosen: Chosen, *, again: bool = False, actor: str | None = None) -> Bulk:
+async def retry_many(store: Store, chosen: Chosen, *, again: bool = False, actor: str | None = None) -> Bulk:
     """Rerun each job, and return the ID of its new job as the outcome."""
 
     async def one(id: str) -> str:

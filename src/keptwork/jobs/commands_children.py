@@ -37,10 +37,10 @@ async def listed(store: Store, tenant_id: int, job: int) -> list[Row]:
 async def cancel_stopped(store: Store, tenant_id: int, job: int) -> int:
     """Cancel a waiting job that has a cancellation request, with its children. Return how many have ended."""
     ended = await _cancel_some(store, [job], False, None, ASKED)
-    return len(ended) + sum([await cancel(store, tenant_id, one) for one in ended])
+    return len(ended) + sum([await cancel_children(store, tenant_id, one) for one in ended])
 
 
-async def cancel(store: Store, tenant_id: int, parent: int, *, hard: bool = False) -> int:
+async def cancel_children(store: Store, tenant_id: int, parent: int, *, hard: bool = False) -> int:
     """Cancel the children of a cancelled job, and their children, to any depth.
 
     Return how many have ended. Running jobs receive a cancellation request, unless `hard` is set. Their own children

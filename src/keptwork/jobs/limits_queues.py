@@ -11,7 +11,7 @@ from keptwork.store import QueueSummary, Store
 from keptwork.store.contract.jobs_list import LEASED
 
 
-async def listing(store: Store, tenant_id: int) -> list[QueueSummary]:
+async def list_queues(store: Store, tenant_id: int) -> list[QueueSummary]:
     """List every queue that has jobs or was ever paused."""
     return await store.queues(tenant_id)
 
@@ -44,7 +44,7 @@ def at_work(queue: QueueSummary) -> int:
     return sum(queue.jobs.get(state, 0) for state in LEASED)
 
 
-def as_json(queue: QueueSummary) -> dict[str, Any]:
+def queue_json(queue: QueueSummary) -> dict[str, Any]:
     """Return a queue with a count for every state."""
     return {
         "name": queue.name,

@@ -201,7 +201,7 @@ async def cancel(
             if await store.request_stop(row["id"], tenant_id):
                 return "asked to stop"
         elif not await complete.applied(store, [decided(store, JOB, row, "cancel", actor=actor, reason=reason)]):
-            await commands_children.cancel(store, tenant_id, row["id"], hard=hard)
+            await commands_children.cancel_children(store, tenant_id, row["id"], hard=hard)
             await store.withdraw_approvals()
             return "cancelled"
     raise LeaseLost(lifecycle=JOB.name, id=id, trigger="cancel")

@@ -55,7 +55,7 @@ def said_as_json(told: Said | None) -> dict[str, Any] | None:
     return told and {**told._asdict(), "at": rfc3339(told.at)}
 
 
-def as_json(one: Checkpoint) -> dict[str, Any]:
+def step_json(one: Checkpoint) -> dict[str, Any]:
     """Return a checkpoint in its public form."""
     return {
         "name": one.name,

@@ -39,7 +39,7 @@ async def pause_everything(target: DatabaseUrl) -> None:
     store = await open_store(target.text, create=False)
     try:
         for tenant in await store.tenants():
-            for name in {DEFAULT_QUEUE, *(queue.name for queue in await limits_queues.listing(store, tenant.id))}:
+            for name in {DEFAULT_QUEUE, *(queue.name for queue in await limits_queues.list_queues(store, tenant.id))}:
                 await limits_queues.pause(store, tenant.id, name)
             for schedule in await store.schedules(tenant.id):
                 await schedules.pause(store, tenant.id, schedule.name)

@@ -9,7 +9,7 @@ from keptwork.jobs import held_jobs
 from keptwork.maintenance.periodic import BEAT_SECONDS, Lookout
 from keptwork.store.contract.breakers import Watched
 
-MOST_AT_ONCE = 100
+MOST_BREAKERS_AT_ONCE = 100
 
 
 class BreakerWatch(Lookout):
@@ -31,13 +31,17 @@ class BreakerWatch(Lookout):
 
     async def _opened(self) -> AsyncIterator[tuple[Watched, int]]:
         """Yield every breaker to process, with the current time. Usually there is none, which costs one read."""
-        page = await self._store.breakers_that_hold(MOST_AT_ONCE)
+        page = await self._store.breakers_that_hold(MOST_BREAKERS_AT_ONCE)
         while page:
             now = await self._store.now()
             for one in page:
                 yield one, now
             last = page[-1].row["id"]
-            page = await self._store.breakers_that_hold(MOST_AT_ONCE, last) if len(page) == MOST_AT_ONCE else []
+            page = (
+                await self._store.breakers_that_hold(MOST_BREAKERS_AT_ONCE, last)
+                if len(page) == MOST_BREAKERS_AT_ONCE
+                else []
+            )
 
     async def _tend(self, tenant_id: int, name: str) -> bool:
         tended = await held_jobs.tend(self._store, tenant_id, name)

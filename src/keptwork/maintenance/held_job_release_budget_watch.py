@@ -8,7 +8,7 @@ from keptwork.agents import budget_caps
 from keptwork.core.money import HOLD
 from keptwork.maintenance.periodic import BEAT_SECONDS, Lookout
 
-MOST_AT_ONCE = 100
+MOST_BUDGETS_AT_ONCE = 100
 FIRST = (0, "")
 
 
@@ -30,7 +30,7 @@ class BudgetWatch(Lookout):
 
     async def _holds(self) -> AsyncIterator[tuple[int, str]]:
         """Yield up to `MOST_AT_ONCE` holds. The next call continues after them."""
-        for _ in range(MOST_AT_ONCE):
+        for _ in range(MOST_BUDGETS_AT_ONCE):
             found = await self._store.next_hold(self._after)
             self._after = found or FIRST
             if found is None:

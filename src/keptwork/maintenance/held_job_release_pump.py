@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from keptwork.maintenance.periodic import BEAT_SECONDS, Lookout
 
-MOST_AT_ONCE = 500
+MOST_STARTED_AT_ONCE = 500
 
 
 class Pump(Lookout):
@@ -21,7 +21,7 @@ class Pump(Lookout):
             seconds = (at - await self._store.now()) / 1_000_000
             if seconds > 0:
                 return seconds
-            if await self._store.pump(MOST_AT_ONCE):
+            if await self._store.pump(MOST_STARTED_AT_ONCE):
                 self._found()
             elif await self._store.next_pump() == at:
                 return BEAT_SECONDS / 10

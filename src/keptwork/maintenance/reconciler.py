@@ -47,7 +47,7 @@ class FollowUp:
         for tenant_id, job in await self._store.stopped_waits(MOST_AT_ONCE):
             done += await commands_children.cancel_stopped(self._store, tenant_id, job)
         for tenant_id, parent in await self._store.cancelled_parents(MOST_AT_ONCE):
-            done += await commands_children.cancel(self._store, tenant_id, parent)
+            done += await commands_children.cancel_children(self._store, tenant_id, parent)
         done += await reconciler_lost_steps.catch_up(self._store, MOST_AT_ONCE)
         done += await agent_moves.mend(self._store, MOST_AT_ONCE)
         return done + await reconciler_crew_mend.mend(self._store) + await self._store.withdraw_approvals()

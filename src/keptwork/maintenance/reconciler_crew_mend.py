@@ -14,7 +14,8 @@ from keptwork.core import ids
 from keptwork.core.ids_entities import public_id
 from keptwork.core.lifecycles import CREW, JOB
 from keptwork.crews import commands as crews
-from keptwork.crews.engine import ACTOR, allocate, anyone_to_let_go, call_off, lock_of, look_at
+from keptwork.crews.engine import ACTOR as CREW_ACTOR
+from keptwork.crews.engine import allocate, anyone_to_let_go, call_off, lock_of, look_at
 from keptwork.errors import FlowBusy, InvalidTransition
 from keptwork.flows import engine as advance
 from keptwork.jobs.complete import again_if_moved
@@ -23,7 +24,7 @@ from keptwork.store.contract.crews import A_CREW
 
 MOST_AT_ONCE = 100
 
-Row = dict[str, Any]
+CrewRow = dict[str, Any]
 
 
 async def mend(store: Store) -> int:
@@ -53,9 +54,9 @@ async def _mend(tx: Transaction, tenant_id: int, key: int) -> None:
     row = await tx.get(CREW, key, tenant_id)
     if row is None or row["completed_at"] is not None:
         return
-    over: list[Row] = []
+    over: list[CrewRow] = []
     if because := await _lost_cause(tx, row):
-        over = await call_off(tx, row, because, ACTOR)
+        over = await call_off(tx, row, because, CREW_ACTOR)
     elif row["state"] == CREW.initial.name:
         await crews.validate(tx, key)
     else:
@@ -64,7 +65,7 @@ async def _mend(tx: Transaction, tenant_id: int, key: int) -> None:
     await advance.crews_ended(tx, over)
 
 
-async def _lost_cause(tx: Transaction, row: Row) -> str | None:
+async def _lost_cause(tx: Transaction, row: CrewRow) -> str | None:
     if row["deadline_at"] is not None and row["deadline_at"] <= await tx.now():
         return "timeout"
     parent = None if row["parent_id"] is None else await tx.get(CREW, row["parent_id"], row["tenant_id"])

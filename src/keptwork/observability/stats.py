@@ -123,7 +123,7 @@ def as_json(stats: Stats) -> dict[str, Any]:
     return {
         "tenant": stats.tenant,
         "at": rfc3339(stats.now),
-        "queues": [limits_queues.as_json(queue) for queue in stats.queues],
+        "queues": [limits_queues.queue_json(queue) for queue in stats.queues],
         "workers": {state.name: stats.workers.get(state.name, 0) for state in WORKER.states},
         "breakers": [breakers.as_json(standing) for standing in stats.breakers],
         "last_minute": stats.lately,

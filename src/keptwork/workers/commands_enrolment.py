@@ -16,7 +16,7 @@ TRIES = 5
 
 
 @acknowledged
-async def start(store: Store, tenant_id: int, id: str, actor: str | None = None) -> Row:
+async def enrol(store: Store, tenant_id: int, id: str, actor: str | None = None) -> Row:
     """Move a registered worker to running. A running worker does not change."""
     for _ in range(TRIES):
         row = await find(store, tenant_id, id)

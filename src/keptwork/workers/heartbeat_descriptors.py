@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from keptwork.store.sqlite.file import no_descriptor_left
 
-LOOK_SECONDS = 0.5
+DESCRIPTOR_LOOK_SECONDS = 0.5
 LOOKS = 2
 """Consecutive checks that must fail, because a handler can use all descriptors for a moment."""
 
@@ -23,7 +23,7 @@ class Descriptors:
     async def run(self) -> None:
         missed = 0
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(DESCRIPTOR_LOOK_SECONDS)
             missed = missed + 1 if no_descriptor_left() else 0
             if missed == LOOKS:
                 self._exhausted(EXHAUSTED)

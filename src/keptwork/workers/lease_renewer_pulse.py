@@ -18,7 +18,7 @@ from keptwork.store import Store
 from keptwork.store.contract.records import Standing
 from keptwork.workers.registration_orders import Order, understood
 
-LOOK_SECONDS = 0.3
+PULSE_SECONDS = 0.3
 OUTAGE_SECONDS = 1.0
 BEAT_SECONDS = 1.2
 LAST_RESORT_SECONDS = 0.35
@@ -52,13 +52,13 @@ class Pulse:
         self._order: Order | None = None
         self._order_at = 0.0
         self._state = WORKER.initial.name
-        self.look_at = time.monotonic() + LOOK_SECONDS
-        self._beat_at = self.look_at + BEAT_SECONDS - LOOK_SECONDS
+        self.look_at = time.monotonic() + PULSE_SECONDS
+        self._beat_at = self.look_at + BEAT_SECONDS - PULSE_SECONDS
 
     async def beat(self, store: Store) -> None:
         """Read the worker's row, sometimes update its liveness too, and enforce an overdue hard order."""
         now = time.monotonic()
-        self.look_at = now + LOOK_SECONDS
+        self.look_at = now + PULSE_SECONDS
         standing = await (self._be_seen(store, now) if now >= self._beat_at else self._look(store))
         self._note_state(standing)
         self._hear(self._orphaned() or understood(standing))

@@ -38,10 +38,10 @@ def same_code(one: str | None, other: str | None) -> bool:
 
 @lru_cache(maxsize=10_000)
 def _digest(code: CodeType) -> str:
-    return _PYTHON + hashlib.sha256(_text(code).encode()).hexdigest()[:16]
+    return _PYTHON + hashlib.sha256(_code_text(code).encode()).hexdigest()[:16]
 
 
-def _text(code: CodeType) -> str:
+def _code_text(code: CodeType) -> str:
     """Return the code without line numbers and file names, which edits to other lines change."""
-    constants = [_text(one) if isinstance(one, CodeType) else repr(one) for one in code.co_consts]
+    constants = [_code_text(one) if isinstance(one, CodeType) else repr(one) for one in code.co_consts]
     return repr((code.co_code, constants, code.co_names, code.co_varnames))

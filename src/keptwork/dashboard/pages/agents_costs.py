@@ -15,7 +15,7 @@ from keptwork.errors import BadInput
 from keptwork.http.auth import Reads
 from keptwork.http.dependencies import After, Db, Text
 from keptwork.http.dependencies_cursors import opened, sealed
-from keptwork.http.routes.budgets import LIST
+from keptwork.http.routes.budgets import LIST as BUDGET_LIST
 
 TODAY = "today"
 SINCE = (("today", TODAY), ("7 days", "7d"), ("30 days", "30d"))
@@ -27,10 +27,10 @@ MOST_LINES = 100
 
 Choice = Annotated[Text, Query(max_length=20)]
 
-router = pages("/costs")
+costs_router = pages("/costs")
 
 
-@router.get("")
+@costs_router.get("")
 async def overview(
     request: Request,
     caller: Reads,
@@ -42,13 +42,13 @@ async def overview(
 ) -> Response:
     """Show the costs, and one page of budgets."""
     spent = await budget_caps_costs.read(store, caller.tenant_id, by, _begin(since, await store.now()), own_only=True)
-    page = await budget_caps.page(store, caller.tenant_id, scope=scope or None, after=opened(LIST, after))
+    page = await budget_caps.page(store, caller.tenant_id, scope=scope or None, after=opened(BUDGET_LIST, after))
     return render(
         request,
         caller,
         "costs.html",
         live=EVERY_2_SECONDS,
-        spent=budget_caps_costs.as_json(spent),
+        spent=budget_caps_costs.spent_json(spent),
         most=max((line.cost.micros for line in spent.lines), default=0),
         longest=MOST_LINES,
         since=since,
@@ -56,7 +56,7 @@ async def overview(
         scope=scope,
         choices={"since": SINCE, "by": BY, "scope": SCOPES},
         budgets=[{**budget_caps.as_json(one), "command": budget_caps.command(one.budget)} for one in page.budgets],
-        next=sealed(LIST, page.next),
+        next=sealed(BUDGET_LIST, page.next),
     )
 
 

@@ -20,32 +20,32 @@ from keptwork.dashboard.pages.agents import State
 from keptwork.http.auth import Reads
 from keptwork.http.dependencies import After, Db
 from keptwork.http.dependencies_cursors import opened, sealed
-from keptwork.http.routes.crews import LIST
+from keptwork.http.routes.crews import LIST as CREW_LIST
 from keptwork.http.routes.events import shown
 from keptwork.store import EventFilter
 
 MOST_CREWS = 200
 """Maximum number of crews in the tree. The API returns all of them."""
 
-router = pages("/crews")
+crews_router = pages("/crews")
 
 Inside = Annotated[bool, Query()]
 
 
-@router.get("")
-async def listing(
+@crews_router.get("")
+async def list_crews(
     request: Request, caller: Reads, store: Db, state: State = "", inside: Inside = False, after: After = None
 ) -> Response:
     """List crews, newest first, with the quotas of workers."""
     states = states_named(CREW, [state] if state else [])
-    page = await service.page(store, caller.tenant_id, states=states, inside=inside, after=opened(LIST, after))
+    page = await service.page(store, caller.tenant_id, states=states, inside=inside, after=opened(CREW_LIST, after))
     return render(
         request,
         caller,
         "crews.html",
         live=EVERY_2_SECONDS,
         crews=[service.as_json(row) for row in page.crews],
-        next=sealed(LIST, page.next),
+        next=sealed(CREW_LIST, page.next),
         state=state,
         states=states_to_choose(CREW),
         inside="true" if inside else "",
@@ -53,8 +53,8 @@ async def listing(
     )
 
 
-@router.get("/{id}")
-async def show(request: Request, id: str, caller: Reads, store: Db) -> Response:
+@crews_router.get("/{id}")
+async def show_crew(request: Request, id: str, caller: Reads, store: Db) -> Response:
     """Show one crew.
 
     Its shares and inner crews have their own event streams, so the page of an unfinished crew polls.

@@ -29,7 +29,7 @@ from keptwork.http.routes.flows import whole
 from keptwork.store import Store
 from keptwork.webhooks import outbox
 
-router = pages("/flows")
+flow_router = pages("/flows")
 
 STEPS = "steps of a flow"
 STEPS_AT_ONCE = flow_graph.MOST_STEPS
@@ -39,7 +39,7 @@ FORKS_SHOWN = 20
 WEBHOOKS_SHOWN = 10
 
 
-@router.get("/{id}")
+@flow_router.get("/{id}")
 async def show(request: Request, id: str, caller: Reads, store: Db, after: After = None) -> Response:
     """Show one flow with all of its details."""
     ref = await flows.found(store, id, caller.tenant_id)

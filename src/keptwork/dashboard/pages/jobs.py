@@ -77,7 +77,7 @@ async def show(request: Request, id: str, caller: Reads, store: Db) -> Response:
 async def _standing(store: Store, story: service.Story) -> dict[str, Any]:
     """Return the state of a job, why it waits, and what it belongs to."""
     row = story.job
-    ended, ties = JOB.state(row["state"]).final, await jobs_ties.ties(store, row)
+    ended, ties = JOB.state(row["state"]).final, await jobs_ties.job_ties(store, row)
     told = None if ended else await diagnose.explained(store, row["tenant_id"], public_id(JOB.name, row["id"]))
     return {
         "ended": ended,

@@ -14,19 +14,19 @@ from keptwork.dashboard.pages.jobs import AT_ONCE, Chosen, Sought, given
 from keptwork.http.auth import Principal, Reads, may
 from keptwork.http.dependencies import After, Db, WholeDb
 from keptwork.http.dependencies_cursors import opened, sealed
-from keptwork.http.routes.dead_letters import LIST
+from keptwork.http.routes.dead_letters import LIST as DEAD_LETTER_LIST
 from keptwork.jobs import dead_letters as service
 from keptwork.jobs.commands_bulk import MOST_AT_ONCE
 from keptwork.observability import stats
 from keptwork.store import JobFilter, Store
 
-router = pages("/dead-letters")
+dead_letters_router = pages("/dead-letters")
 
 MOST_GROUPS = 12
 
 
-@router.get("")
-async def listing(
+@dead_letters_router.get("")
+async def list_dead_letters(
     request: Request,
     caller: Reads,
     store: Db,
@@ -40,7 +40,7 @@ async def listing(
     """List the dead letters of the tenant, newest first."""
     chosen = given(queue=queue, kind=kind, reason_code=reason_code)
     wanted = service.among(caller.tenant_id, queue=queue or None, kind=kind or None, reason_code=reason_code or None)
-    page = await service.page(store, wanted, after=opened(LIST, after), limit=AT_ONCE, text=text or None)
+    page = await service.page(store, wanted, after=opened(DEAD_LETTER_LIST, after), limit=AT_ONCE, text=text or None)
     later = await service.later_jobs(store, caller.tenant_id, page.jobs)
     groups = await _groups(store, caller, whole)
     occurring = {one["reason"] for one in groups} | {reason_code}
@@ -49,8 +49,8 @@ async def listing(
         caller,
         "dead_letters.html",
         live=EVERY_2_SECONDS,
-        letters=[_told(row, later[row["id"]]) for row in page.jobs],
-        next=sealed(LIST, page.next),
+        letters=[_dead_letter_told(row, later[row["id"]]) for row in page.jobs],
+        next=sealed(DEAD_LETTER_LIST, page.next),
         after=after,
         query={**chosen, **given(text=text)},
         chosen=chosen,
@@ -61,7 +61,7 @@ async def listing(
     )
 
 
-def _told(row: dict[str, Any], later: list[int]) -> dict[str, Any]:
+def _dead_letter_told(row: dict[str, Any], later: list[int]) -> dict[str, Any]:
     """Return a dead letter, and whether its kind is internal. The page of an internal job shows its step."""
     return {**service.as_json(row, later), "own": row["kind"].startswith(OWN_KINDS)}
 

@@ -25,7 +25,7 @@ class Ties(NamedTuple):
     children: list[Row]
 
 
-async def ties(store: Store, job: Row) -> Ties:
+async def job_ties(store: Store, job: Row) -> Ties:
     """Return what a job belongs to, and its children."""
     steps = await store.steps_by_key([job["step_id"]]) if job["step_id"] is not None else []
     agents = [row for row in await store.agents_of_jobs([job["id"]]) if row["tenant_id"] == job["tenant_id"]]

@@ -13,27 +13,30 @@ from keptwork.flows import approvals as service
 from keptwork.http.auth import Reads, may
 from keptwork.http.dependencies import After, Db
 from keptwork.http.dependencies_cursors import opened, sealed
-from keptwork.http.routes.approvals import LIST, shown
+from keptwork.http.routes.approvals import LIST as APPROVAL_LIST
+from keptwork.http.routes.approvals import shown as approval_shown
 from keptwork.store.contract.waits_approvals import Approval
 
-router = pages("/approvals")
+approvals_router = pages("/approvals")
 
 AT_ONCE = 50
 CHOICES = (("Open", "open"), ("Decided", "decided"))
 TONES = {service.APPROVED: "good", service.REJECTED: "bad"}
 
 
-@router.get("")
-async def listing(
+@approvals_router.get("")
+async def list_approvals(
     request: Request, caller: Reads, store: Db, show: Literal["open", "decided"] = "open", after: After = None
 ) -> Response:
     """List the approvals of the tenant, newest first."""
     only_open = show == "open"
-    page = await service.page(store, caller.tenant_id, open_only=only_open, after=opened(LIST, after), limit=AT_ONCE)
+    page = await service.page(
+        store, caller.tenant_id, open_only=only_open, after=opened(APPROVAL_LIST, after), limit=AT_ONCE
+    )
     askers = await service.askers(store, page.approvals)
     told = [
         {
-            **shown(one),
+            **approval_shown(one),
             "asker": asker(one, askers.get(one.id)),
             "mine": may(caller, approver(one.scope)),
             "tone": TONES.get(one.decision or "", "gone"),
@@ -47,7 +50,7 @@ async def listing(
         "approvals.html",
         live=EVERY_2_SECONDS,
         questions=told,
-        next=sealed(LIST, page.next),
+        next=sealed(APPROVAL_LIST, page.next),
         choices=CHOICES,
         chosen=show,
         first=after is None,
@@ -56,6 +59,6 @@ async def listing(
 
 def asker(asked: Approval, found: service.Asker | None) -> dict[str, str | None]:
     """Return what an approval belongs to: its name, and the ID of the flow or job to show."""
-    told = shown(asked)
+    told = approval_shown(asked)
     flow = None if found is None or found.flow is None else found.flow.public_id
     return {"name": None if found is None else found.name, "id": flow or told["job_id"]}

@@ -11,19 +11,19 @@ from keptwork.dashboard.page import pages, render
 from keptwork.errors import NotFound
 from keptwork.http.auth import Reads
 
-router = pages("/lifecycles")
+lifecycles_router = pages("/lifecycles")
 
 NOWHERE = ""
 """The source of moves that create an entity."""
 
 
-@router.get("")
+@lifecycles_router.get("")
 async def listing(request: Request, caller: Reads) -> Response:
     """List all lifecycles."""
     return render(request, caller, "lifecycles.html", lifecycles=list(LIFECYCLES.values()))
 
 
-@router.get("/{name}")
+@lifecycles_router.get("/{name}")
 async def show(name: str, request: Request, caller: Reads) -> Response:
     """Show one lifecycle: its states, the triggers between them, and every move."""
     if name not in LIFECYCLES:

@@ -39,29 +39,32 @@ from keptwork.diagnostics.doctor import (
 )
 from keptwork.diagnostics.doctor.finding import FlowCheck, StoreCheck
 
-FIRST_CHECKS: tuple[tuple[FlowCheck, ...], ...] = ((flow_checks_incomplete.CHECK,), (flow_checks_out_of_order.CHECK,))
+FIRST_CHECKS: tuple[tuple[FlowCheck, ...], ...] = (
+    (flow_checks_incomplete.INCOMPLETE,),
+    (flow_checks_out_of_order.OUT_OF_ORDER,),
+)
 """If one of these finds something, the later checks cannot be relied on."""
 
 FLOW_CHECKS: tuple[FlowCheck, ...] = (
-    flow_checks_leftovers.CHECK,
-    nested_checks_orphan_flow.CHECK,
-    step_checks_misplaced.CHECK,
-    nested_checks_stray_question.CHECK,
-    step_checks_idle_job.CHECK,
-    step_checks_orphan_element.CHECK,
-    nested_checks_gate_state.CHECK,
-    flow_checks_given_up.CHECK,
-    step_checks_failed.CHECK,
-    step_checks_lost_job.CHECK,
-    flow_checks_finished.CHECK,
-    nested_checks_lost_flow.CHECK,
-    nested_checks_lost_crew.CHECK,
-    nested_checks_no_question.CHECK,
-    step_checks_ready.CHECK,
-    step_checks_stalled_list.CHECK,
-    flow_checks_no_timer.CHECK,
-    flow_checks_false_success.CHECK,
-    flow_checks_blocked.CHECK,
+    flow_checks_leftovers.LEFTOVERS,
+    nested_checks_orphan_flow.ORPHAN_FLOW,
+    step_checks_misplaced.MISPLACED,
+    nested_checks_stray_question.STRAY_QUESTION,
+    step_checks_idle_job.IDLE_JOB,
+    step_checks_orphan_element.ORPHAN_ELEMENT,
+    nested_checks_gate_state.GATE_STATE,
+    flow_checks_given_up.GIVEN_UP,
+    step_checks_failed.FAILED_STEP,
+    step_checks_lost_job.LOST_JOB,
+    flow_checks_finished.FINISHED,
+    nested_checks_lost_flow.LOST_FLOW,
+    nested_checks_lost_crew.LOST_CREW,
+    nested_checks_no_question.NO_QUESTION,
+    step_checks_ready.READY,
+    step_checks_stalled_list.STALLED_LIST,
+    flow_checks_no_timer.NO_TIMER,
+    flow_checks_false_success.FALSE_SUCCESS,
+    flow_checks_blocked.BLOCKED,
 )
 """In the order of their repairs: a finding that blocks the repair of others comes first.
 
@@ -70,18 +73,18 @@ each of these cases, so that every flow that nothing will move is found: no job,
 nested flow.
 """
 
-LAST_CHECKS: tuple[FlowCheck, ...] = (flow_checks_stuck.CHECK,)
+LAST_CHECKS: tuple[FlowCheck, ...] = (flow_checks_stuck.STUCK,)
 """Checked only if nothing else is wrong with a flow.
 
 Another finding would explain why the flow does not move.
 """
 
 STORE_CHECKS: tuple[StoreCheck, ...] = (
-    job_checks_stuck_breaker.CHECK,
-    job_checks_dead_hold.CHECK,
-    job_checks_orphaned_lease.CHECK,
-    job_checks_orphaned_children.CHECK,
-    job_checks_orphaned_shares.CHECK,
-    job_checks_stuck.CHECK,
-    job_checks_open_call.CHECK,
+    job_checks_stuck_breaker.STUCK_BREAKER,
+    job_checks_dead_hold.DEAD_HOLD,
+    job_checks_orphaned_lease.ORPHANED_LEASE,
+    job_checks_orphaned_children.ORPHANED_CHILDREN,
+    job_checks_orphaned_shares.ORPHANED_SHARES,
+    job_checks_stuck.STUCK_JOB,
+    job_checks_open_call.OPEN_CALL,
 )

@@ -11,7 +11,7 @@ from keptwork.diagnostics.doctor.flow_facts import Chart
 from keptwork.flows.plan_phase import Phase
 
 
-def look(chart: Chart) -> Iterator[Finding]:
+def blocked_check(chart: Chart) -> Iterator[Finding]:
     retried = bool(chart.kind.flow.leading_out_of(chart.flow["state"], Verb.RESUME))
     failed = [row for row in chart.own.values() if chart.phase(row) is Phase.FAILED]
     if not chart.failing or retried or not failed or chart.flow["wake_at"] is None:
@@ -32,4 +32,4 @@ def look(chart: Chart) -> Iterator[Finding]:
     )
 
 
-CHECK = FlowCheck("blocked", look)
+BLOCKED = FlowCheck("blocked", blocked_check)

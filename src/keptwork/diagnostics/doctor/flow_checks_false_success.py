@@ -10,7 +10,7 @@ from keptwork.diagnostics.doctor.flow_facts import Chart
 from keptwork.flows.plan_phase import Phase
 
 
-def look(chart: Chart) -> Iterator[Finding]:
+def false_success_check(chart: Chart) -> Iterator[Finding]:
     if not chart.succeeded:
         return
     bad = [row for row in chart.own.values() if chart.final(row) and chart.phase(row) is not Phase.SATISFIED]
@@ -30,4 +30,4 @@ def look(chart: Chart) -> Iterator[Finding]:
     )
 
 
-CHECK = FlowCheck("false_success", look)
+FALSE_SUCCESS = FlowCheck("false_success", false_success_check)

@@ -17,7 +17,7 @@ def all_done(chart: Chart) -> bool:
     return all(chart.phase(row) is Phase.SATISFIED for row in chart.own.values())
 
 
-def look(chart: Chart) -> Iterator[Finding]:
+def finished_check(chart: Chart) -> Iterator[Finding]:
     if chart.over or not all_done(chart):
         return
     yield Finding(
@@ -31,7 +31,7 @@ def look(chart: Chart) -> Iterator[Finding]:
     )
 
 
-async def mend(scene: Scene, chart: Chart, finding: Finding) -> None:
+async def repair_finished(scene: Scene, chart: Chart, finding: Finding) -> None:
     if chart.failing:
         await flows.grant_retry(scene)
         await advance.next_round(scene)
@@ -40,4 +40,4 @@ async def mend(scene: Scene, chart: Chart, finding: Finding) -> None:
         await advance.conclude(scene)
 
 
-CHECK = FlowCheck("finished", look, mend)
+FINISHED = FlowCheck("finished", finished_check, repair_finished)

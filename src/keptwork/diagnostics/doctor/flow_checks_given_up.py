@@ -10,7 +10,7 @@ from keptwork.flows.plan_phase import Phase
 from keptwork.flows.transaction import Row
 
 
-def look(chart: Chart) -> Iterator[Finding]:
+def given_up_check(chart: Chart) -> Iterator[Finding]:
     if chart.over:
         return
     for row in chart.steps.values():
@@ -32,4 +32,4 @@ def _matters(chart: Chart, row: Row) -> bool:
     return parent is None or not chart.final(parent)
 
 
-CHECK = FlowCheck("given_up", look)
+GIVEN_UP = FlowCheck("given_up", given_up_check)

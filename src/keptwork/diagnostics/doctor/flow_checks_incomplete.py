@@ -8,7 +8,7 @@ from keptwork.diagnostics.doctor.finding import Finding, FlowCheck
 from keptwork.diagnostics.doctor.flow_facts import Chart
 
 
-def look(chart: Chart) -> Iterator[Finding]:
+def incomplete_check(chart: Chart) -> Iterator[Finding]:
     missing = [name for name in chart.shape.steps if name not in chart.steps]
     if chart.over or not missing:
         return
@@ -25,4 +25,4 @@ def look(chart: Chart) -> Iterator[Finding]:
     )
 
 
-CHECK = FlowCheck("incomplete", look)
+INCOMPLETE = FlowCheck("incomplete", incomplete_check)

@@ -16,7 +16,7 @@ from keptwork.flows.transaction import Row, Scene
 REASON = "its flow had ended"
 
 
-def look(chart: Chart) -> Iterator[Finding]:
+def leftovers_check(chart: Chart) -> Iterator[Finding]:
     if not chart.over:
         return
     steps = [row for row in chart.steps.values() if not chart.final(row)]
@@ -43,7 +43,7 @@ def _failed(chart: Chart) -> str:
     return next(move.target.name for move in chart.kind.flow.moves if move.verb is Verb.FAIL)
 
 
-async def mend(scene: Scene, chart: Chart, finding: Finding) -> None:
+async def repair_leftovers(scene: Scene, chart: Chart, finding: Finding) -> None:
     if scene.flow["state"] != success(scene.kind) or scene.kind.name == "run":
         await advance.give_up_steps(scene, REASON)
         return
@@ -65,4 +65,4 @@ async def _skip(scene: Scene, chart: Chart, row: Row) -> None:
     scene.move(row, Verb.SKIP, REASON)
 
 
-CHECK = FlowCheck("leftovers", look, mend)
+LEFTOVERS = FlowCheck("leftovers", leftovers_check, repair_leftovers)

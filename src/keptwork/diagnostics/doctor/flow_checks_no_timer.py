@@ -14,7 +14,7 @@ from keptwork.flows.plan import pause_us
 from keptwork.flows.transaction import Scene
 
 
-def look(chart: Chart) -> Iterator[Finding]:
+def no_timer_check(chart: Chart) -> Iterator[Finding]:
     timed = chart.failing or (chart.active and chart.shape.flow.timeout is not None)
     if chart.over or not timed or chart.flow["wake_at"] is not None or all_done(chart):
         return
@@ -36,7 +36,7 @@ def _retries(lifecycle: Lifecycle, state: str) -> bool:
     return bool(lifecycle.leading_out_of(state, Verb.RESUME))
 
 
-async def mend(scene: Scene, chart: Chart, finding: Finding) -> None:
+async def repair_no_timer(scene: Scene, chart: Chart, finding: Finding) -> None:
     now = await scene.tx.now()
     if _retries(scene.kind.flow, scene.flow["state"]):
         at = now + pause_us(max(1, scene.flow["retry_count"]))
@@ -47,4 +47,4 @@ async def mend(scene: Scene, chart: Chart, finding: Finding) -> None:
     await scene.tx.amend(scene.kind.flow, [scene.id], scene.tenant_id, wake_at=at)
 
 
-CHECK = FlowCheck("no_timer", look, mend)
+NO_TIMER = FlowCheck("no_timer", no_timer_check, repair_no_timer)

@@ -9,7 +9,7 @@ from keptwork.diagnostics.doctor.flow_facts import Chart
 from keptwork.flows.plan_phase import Phase
 
 
-def look(chart: Chart) -> Iterator[Finding]:
+def out_of_order_check(chart: Chart) -> Iterator[Finding]:
     if chart.kind.name != "run" or chart.over:
         return
     undone = None
@@ -30,4 +30,4 @@ def look(chart: Chart) -> Iterator[Finding]:
             undone = row
 
 
-CHECK = FlowCheck("out_of_order", look)
+OUT_OF_ORDER = FlowCheck("out_of_order", out_of_order_check)

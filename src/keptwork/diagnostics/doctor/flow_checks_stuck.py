@@ -13,7 +13,7 @@ OTHERS = ("approval", "flow", "crew")
 """Kinds of steps that are not moved by a job."""
 
 
-def look(chart: Chart) -> Iterator[Finding]:
+def stuck_check(chart: Chart) -> Iterator[Finding]:
     if not chart.active or chart.held:
         return
     waits = [row for row in chart.own.values() if chart.phase(row) is Phase.ACTIVE and chart.step_kind(row) in OTHERS]
@@ -33,4 +33,4 @@ def look(chart: Chart) -> Iterator[Finding]:
     )
 
 
-CHECK = FlowCheck("stuck", look)
+STUCK = FlowCheck("stuck", stuck_check)

@@ -12,13 +12,13 @@ from keptwork.store.contract.store import Reader
 HELD = "breaker:"
 """Prefix of a breaker's hold. The name of the breaker follows."""
 
-PATIENCE_US = 30_000_000
+HOLD_PATIENCE_US = 30_000_000
 """Time in which a running worker would have lifted the holds of a closed breaker."""
 
 MOST_AT_ONCE = 1_000
 
 
-async def look(reader: Reader, limits: Limits) -> list[Finding]:
+async def dead_hold_check(reader: Reader, limits: Limits) -> list[Finding]:
     unclosed = {(row["tenant_id"], row["name"]) for row in await reader.unclosed_breakers(MOST_SHOWN)}
     now = await reader.now()
     return [
@@ -37,11 +37,11 @@ async def look(reader: Reader, limits: Limits) -> list[Finding]:
         for hold in await reader.holds()
         if hold.held_by.startswith(HELD)
         and (hold.tenant_id, hold.held_by.removeprefix(HELD)) not in unclosed
-        and hold.since + PATIENCE_US <= now
+        and hold.since + HOLD_PATIENCE_US <= now
     ]
 
 
-async def mend(store: Store, finding: Finding) -> None:
+async def repair_dead_hold(store: Store, finding: Finding) -> None:
     await let_all_go(store, finding.tenant_id, finding.about)
 
 
@@ -51,4 +51,4 @@ async def let_all_go(store: Store, tenant_id: int, held_by: str) -> None:
         continue
 
 
-CHECK = StoreCheck("dead_hold", look, mend)
+DEAD_HOLD = StoreCheck("dead_hold", dead_hold_check, repair_dead_hold)

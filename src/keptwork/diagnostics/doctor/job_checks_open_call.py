@@ -10,11 +10,11 @@ from keptwork.diagnostics.doctor.flow_facts import Limits
 from keptwork.store import Store
 from keptwork.store.contract.store import Reader
 
-PATIENCE_US = 300_000_000
+CALL_PATIENCE_US = 300_000_000
 """Time after its start in which every call has finished and been reported."""
 
 
-async def look(reader: Reader, limits: Limits) -> list[Finding]:
+async def open_call_check(reader: Reader, limits: Limits) -> list[Finding]:
     now = await reader.now()
     return [
         Finding(
@@ -29,12 +29,12 @@ async def look(reader: Reader, limits: Limits) -> list[Finding]:
             about=call.call,
         )
         for call in await reader.abandoned_charges(MOST_SHOWN)
-        if call.created_at + PATIENCE_US <= now
+        if call.created_at + CALL_PATIENCE_US <= now
     ]
 
 
-async def mend(store: Store, finding: Finding) -> None:
+async def repair_open_call(store: Store, finding: Finding) -> None:
     await budgets.lost(store, finding.id, finding.about)
 
 
-CHECK = StoreCheck("open_call", look, mend)
+OPEN_CALL = StoreCheck("open_call", open_call_check, repair_open_call)

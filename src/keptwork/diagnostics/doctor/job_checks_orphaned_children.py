@@ -10,7 +10,7 @@ from keptwork.store import Store
 from keptwork.store.contract.store import Reader
 
 
-async def look(reader: Reader, limits: Limits) -> list[Finding]:
+async def orphaned_children_check(reader: Reader, limits: Limits) -> list[Finding]:
     found = []
     for tenant_id, parent in await reader.cancelled_parents(MOST_SHOWN):
         count = len(await reader.unfinished_children(tenant_id, [parent]))
@@ -31,8 +31,8 @@ async def look(reader: Reader, limits: Limits) -> list[Finding]:
     return found
 
 
-async def mend(store: Store, finding: Finding) -> None:
-    await commands_children.cancel(store, finding.tenant_id, finding.id)
+async def repair_orphaned_children(store: Store, finding: Finding) -> None:
+    await commands_children.cancel_children(store, finding.tenant_id, finding.id)
 
 
-CHECK = StoreCheck("orphaned_children", look, mend)
+ORPHANED_CHILDREN = StoreCheck("orphaned_children", orphaned_children_check, repair_orphaned_children)

@@ -13,13 +13,13 @@ from keptwork.store.contract.records import JOB_COLUMNS
 from keptwork.store.contract.store import Reader
 from keptwork.store.counters_decisions import decided
 
-PATIENCE_US = 30_000_000
+LEASE_PATIENCE_US = 30_000_000
 """Time after its expiry in which a running worker would have reclaimed a lease."""
 
 
-async def look(reader: Reader, limits: Limits) -> list[Finding]:
+async def orphaned_lease_check(reader: Reader, limits: Limits) -> list[Finding]:
     now = await reader.now()
-    over = [job for job in await reader.overdue(MOST_SHOWN) if (job.lease_until or now) + PATIENCE_US <= now]
+    over = [job for job in await reader.overdue(MOST_SHOWN) if (job.lease_until or now) + LEASE_PATIENCE_US <= now]
     found = [
         _finding(job.id, job.tenant_id, job.state, "the lease of its worker is over", job.lease_until) for job in over
     ]
@@ -43,7 +43,7 @@ def _finding(id: int, tenant_id: int, state: str, but: str, since: int | None) -
     )
 
 
-async def mend(store: Store, finding: Finding) -> None:
+async def repair_orphaned_lease(store: Store, finding: Finding) -> None:
     row = await store.get(JOB, finding.id, None)
     if row is None or row["state"] not in (ASSIGNED.name, RUNNING.name):
         return
@@ -57,4 +57,4 @@ async def mend(store: Store, finding: Finding) -> None:
     await complete.applied(store, [change])
 
 
-CHECK = StoreCheck("orphaned_lease", look, mend)
+ORPHANED_LEASE = StoreCheck("orphaned_lease", orphaned_lease_check, repair_orphaned_lease)

@@ -17,7 +17,7 @@ from keptwork.store.contract.store import Reader
 REASON = "its crew had ended"
 
 
-async def look(reader: Reader, limits: Limits) -> list[Finding]:
+async def orphaned_shares_check(reader: Reader, limits: Limits) -> list[Finding]:
     found = []
     for tenant_id, key in await reader.outlived_crews(MOST_SHOWN):
         count = len(await reader.shares([key], unfinished_only=True))
@@ -37,7 +37,7 @@ async def look(reader: Reader, limits: Limits) -> list[Finding]:
     return found
 
 
-async def mend(store: Store, finding: Finding) -> None:
+async def repair_orphaned_shares(store: Store, finding: Finding) -> None:
     await again_if_moved(store, partial(_mend, tenant_id=finding.tenant_id, key=finding.id))
 
 
@@ -51,4 +51,4 @@ async def _mend(tx: Transaction, tenant_id: int, key: int) -> None:
     await advance.crews_ended(tx, over)
 
 
-CHECK = StoreCheck("orphaned_shares", look, mend)
+ORPHANED_SHARES = StoreCheck("orphaned_shares", orphaned_shares_check, repair_orphaned_shares)

@@ -7,17 +7,17 @@ from keptwork.core.lifecycles import JOB
 from keptwork.core.lifecycles.job import ASSIGNED, RUNNING
 from keptwork.diagnostics.doctor.finding import MOST_SHOWN, Finding, StoreCheck
 from keptwork.diagnostics.doctor.flow_facts import Limits
-from keptwork.diagnostics.doctor.job_checks_orphaned_lease import PATIENCE_US
+from keptwork.diagnostics.doctor.job_checks_orphaned_lease import LEASE_PATIENCE_US
 from keptwork.flows.transaction import Row
 from keptwork.store.contract.store import Reader
 
 
-async def look(reader: Reader, limits: Limits) -> list[Finding]:
+async def stuck_job_check(reader: Reader, limits: Limits) -> list[Finding]:
     now, found = await reader.now(), []
     for state in (ASSIGNED.name, RUNNING.name):
         for row in await reader.long_at_work([state], now - limits.of(state), MOST_SHOWN):
             lease = row["lease_until"]
-            if lease is not None and lease + PATIENCE_US > now:  # otherwise `orphaned_lease` finds it
+            if lease is not None and lease + LEASE_PATIENCE_US > now:  # otherwise `orphaned_lease` finds it
                 found.append(await _found(reader, row, state))
     return found
 
@@ -40,4 +40,4 @@ async def _found(reader: Reader, row: Row, state: str) -> Finding:
     )
 
 
-CHECK = StoreCheck("stuck_job", look)
+STUCK_JOB = StoreCheck("stuck_job", stuck_job_check)

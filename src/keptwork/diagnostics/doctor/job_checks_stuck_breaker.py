@@ -12,7 +12,7 @@ from keptwork.store.contract.store import Reader
 from keptwork.store.counters_decisions import decided
 
 
-async def look(reader: Reader, limits: Limits) -> list[Finding]:
+async def stuck_breaker_check(reader: Reader, limits: Limits) -> list[Finding]:
     held = {(hold.tenant_id, hold.held_by.removeprefix(HELD)): hold.jobs for hold in await reader.holds()}
     now, found = await reader.now(), []
     for row in await reader.unclosed_breakers(MOST_SHOWN):
@@ -34,7 +34,7 @@ async def look(reader: Reader, limits: Limits) -> list[Finding]:
     return found
 
 
-async def mend(store: Store, finding: Finding) -> None:
+async def repair_stuck_breaker(store: Store, finding: Finding) -> None:
     row = await store.get(BREAKER, finding.id, None)
     if row is None:
         return
@@ -43,4 +43,4 @@ async def mend(store: Store, finding: Finding) -> None:
         await let_all_go(store, row["tenant_id"], f"{HELD}{row['name']}")
 
 
-CHECK = StoreCheck("stuck_breaker", look, mend)
+STUCK_BREAKER = StoreCheck("stuck_breaker", stuck_breaker_check, repair_stuck_breaker)

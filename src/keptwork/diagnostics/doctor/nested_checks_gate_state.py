@@ -13,7 +13,7 @@ from keptwork.flows.plan_phase import Phase
 from keptwork.flows.transaction import Row, Scene
 
 
-def look(chart: Chart) -> Iterator[Finding]:
+def gate_state_check(chart: Chart) -> Iterator[Finding]:
     if chart.kind.name != "run" or chart.over or all_done(chart):
         return
     asking, waits = _asking(chart), bool(chart.kind.flow.leading_out_of(chart.flow["state"], Verb.APPROVE))
@@ -40,9 +40,9 @@ def _finding(chart: Chart, but: str, fix: str) -> Finding:
     )
 
 
-async def mend(scene: Scene, chart: Chart, finding: Finding) -> None:
+async def repair_gate_state(scene: Scene, chart: Chart, finding: Finding) -> None:
     advance.begin_flow(scene)
     scene.move_flow(Verb.GATE if _asking(chart) else Verb.APPROVE)
 
 
-CHECK = FlowCheck("gate_state", look, mend)
+GATE_STATE = FlowCheck("gate_state", gate_state_check, repair_gate_state)

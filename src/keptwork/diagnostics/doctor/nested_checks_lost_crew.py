@@ -15,7 +15,7 @@ from keptwork.flows.plan_phase import Phase
 from keptwork.flows.transaction import Scene
 
 
-def look(chart: Chart) -> Iterator[Finding]:
+def lost_crew_check(chart: Chart) -> Iterator[Finding]:
     if chart.over:
         return
     for row in chart.own.values():
@@ -34,7 +34,7 @@ def look(chart: Chart) -> Iterator[Finding]:
             )
 
 
-async def mend(scene: Scene, chart: Chart, finding: Finding) -> None:
+async def repair_lost_crew(scene: Scene, chart: Chart, finding: Finding) -> None:
     row = step_of(scene, finding)
     advance.begin_flow(scene)
     if crews := chart.crews.get(row["id"]):
@@ -46,4 +46,4 @@ async def mend(scene: Scene, chart: Chart, finding: Finding) -> None:
         await advance.restart(scene)
 
 
-CHECK = FlowCheck("lost_crew", look, mend)
+LOST_CREW = FlowCheck("lost_crew", lost_crew_check, repair_lost_crew)

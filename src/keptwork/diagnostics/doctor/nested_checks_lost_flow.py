@@ -17,7 +17,7 @@ from keptwork.flows.steps import flow as subflows
 from keptwork.flows.transaction import Row, Scene
 
 
-def look(chart: Chart) -> Iterator[Finding]:
+def lost_flow_check(chart: Chart) -> Iterator[Finding]:
     if chart.over:
         return
     for row in chart.own.values():
@@ -39,7 +39,7 @@ def look(chart: Chart) -> Iterator[Finding]:
             )
 
 
-async def mend(scene: Scene, chart: Chart, finding: Finding) -> None:
+async def repair_lost_flow(scene: Scene, chart: Chart, finding: Finding) -> None:
     row = step_of(scene, finding)
     advance.begin_flow(scene)
     await scene.write()
@@ -62,4 +62,4 @@ async def _start_again(scene: Scene, row: Row) -> None:
             await advance.go_on(scene, [row])
 
 
-CHECK = FlowCheck("lost_flow", look, mend)
+LOST_FLOW = FlowCheck("lost_flow", lost_flow_check, repair_lost_flow)

@@ -11,7 +11,7 @@ from keptwork.flows.steps import approval
 from keptwork.flows.transaction import Scene
 
 
-def look(chart: Chart) -> Iterator[Finding]:
+def no_question_check(chart: Chart) -> Iterator[Finding]:
     if chart.over:
         return
     for row in chart.own.values():
@@ -27,8 +27,8 @@ def look(chart: Chart) -> Iterator[Finding]:
             )
 
 
-async def mend(scene: Scene, chart: Chart, finding: Finding) -> None:
+async def repair_no_question(scene: Scene, chart: Chart, finding: Finding) -> None:
     await approval.ask(scene, step_of(scene, finding))
 
 
-CHECK = FlowCheck("no_question", look, mend)
+NO_QUESTION = FlowCheck("no_question", no_question_check, repair_no_question)

@@ -12,7 +12,7 @@ from keptwork.flows.plan_phase import Phase, phases
 from keptwork.flows.transaction import Scene
 
 
-def look(chart: Chart) -> Iterator[Finding]:
+def orphan_flow_check(chart: Chart) -> Iterator[Finding]:
     if chart.over or chart.flow["step_id"] is None:
         return
     step = chart.around
@@ -35,8 +35,8 @@ def look(chart: Chart) -> Iterator[Finding]:
     )
 
 
-async def mend(scene: Scene, chart: Chart, finding: Finding) -> None:
+async def repair_orphan_flow(scene: Scene, chart: Chart, finding: Finding) -> None:
     await advance.give_up(scene, "the step that it was does not wait for it")
 
 
-CHECK = FlowCheck("orphan_flow", look, mend)
+ORPHAN_FLOW = FlowCheck("orphan_flow", orphan_flow_check, repair_orphan_flow)

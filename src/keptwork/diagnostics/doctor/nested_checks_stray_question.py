@@ -10,7 +10,7 @@ from keptwork.flows.steps.approval import WITHDRAWN
 from keptwork.flows.transaction import Scene
 
 
-def look(chart: Chart) -> Iterator[Finding]:
+def stray_question_check(chart: Chart) -> Iterator[Finding]:
     for row in chart.own.values():
         asked = chart.open_gate(row)
         if asked is not None and not chart.asking(row):
@@ -25,8 +25,8 @@ def look(chart: Chart) -> Iterator[Finding]:
             )
 
 
-async def mend(scene: Scene, chart: Chart, finding: Finding) -> None:
+async def repair_stray_question(scene: Scene, chart: Chart, finding: Finding) -> None:
     await scene.tx.close_gate(scene.tenant_id, finding.id, WITHDRAWN)
 
 
-CHECK = FlowCheck("stray_question", look, mend)
+STRAY_QUESTION = FlowCheck("stray_question", stray_question_check, repair_stray_question)

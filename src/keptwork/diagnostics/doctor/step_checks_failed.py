@@ -12,7 +12,7 @@ from keptwork.flows.plan_phase import Phase
 from keptwork.flows.transaction import Row, Scene
 
 
-def look(chart: Chart) -> Iterator[Finding]:
+def failed_step_check(chart: Chart) -> Iterator[Finding]:
     if not chart.active:
         return
     for row in chart.steps.values():
@@ -34,7 +34,7 @@ def _unheard(chart: Chart, row: Row) -> bool:
     return parent is None or chart.phase(parent) in (Phase.ACTIVE, Phase.WAITING)
 
 
-async def mend(scene: Scene, chart: Chart, finding: Finding) -> None:
+async def repair_failed_step(scene: Scene, chart: Chart, finding: Finding) -> None:
     row = step_of(scene, finding)
     parent = chart.parent(row)
     advance.begin_flow(scene)
@@ -47,4 +47,4 @@ async def mend(scene: Scene, chart: Chart, finding: Finding) -> None:
         await advance.go_on(scene, [parent])
 
 
-CHECK = FlowCheck("failed_step", look, mend)
+FAILED_STEP = FlowCheck("failed_step", failed_step_check, repair_failed_step)

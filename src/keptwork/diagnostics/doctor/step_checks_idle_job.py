@@ -11,7 +11,7 @@ from keptwork.flows.plan_phase import Phase
 from keptwork.flows.transaction import Scene
 
 
-def look(chart: Chart) -> Iterator[Finding]:
+def idle_job_check(chart: Chart) -> Iterator[Finding]:
     if chart.over:
         return
     for row in chart.steps.values():
@@ -29,9 +29,9 @@ def look(chart: Chart) -> Iterator[Finding]:
             )
 
 
-async def mend(scene: Scene, chart: Chart, finding: Finding) -> None:
+async def repair_idle_job(scene: Scene, chart: Chart, finding: Finding) -> None:
     job = next(job for found in chart.jobs.values() for job in found if job.id == finding.id)
     scene.cancel_job(job, "its step has ended")
 
 
-CHECK = FlowCheck("idle_job", look, mend)
+IDLE_JOB = FlowCheck("idle_job", idle_job_check, repair_idle_job)

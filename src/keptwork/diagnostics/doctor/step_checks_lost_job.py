@@ -12,7 +12,7 @@ from keptwork.flows.transaction import Row, Scene
 from keptwork.maintenance import reconciler_lost_steps
 
 
-def look(chart: Chart) -> Iterator[Finding]:
+def lost_job_check(chart: Chart) -> Iterator[Finding]:
     if chart.over:
         return
     for row in chart.steps.values():
@@ -37,9 +37,9 @@ def _job(row: Row, job: Row | None) -> str:
     return f"its job {name} is gone" if job is None else f"its job {name} is {job['state']}"
 
 
-async def mend(scene: Scene, chart: Chart, finding: Finding) -> None:
+async def repair_lost_job(scene: Scene, chart: Chart, finding: Finding) -> None:
     row = step_of(scene, finding)
     await reconciler_lost_steps.follow(scene, row, chart.ended.get(row["job_id"] or 0))
 
 
-CHECK = FlowCheck("lost_job", look, mend)
+LOST_JOB = FlowCheck("lost_job", lost_job_check, repair_lost_job)

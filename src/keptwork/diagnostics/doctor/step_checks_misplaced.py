@@ -11,7 +11,7 @@ from keptwork.flows.plan_phase import Phase
 from keptwork.flows.transaction import Row, Scene
 
 
-def look(chart: Chart) -> Iterator[Finding]:
+def misplaced_check(chart: Chart) -> Iterator[Finding]:
     if chart.over:
         return
     for row in chart.steps.values():
@@ -45,11 +45,11 @@ def _way_out(chart: Chart, row: Row) -> Verb | None:
     return next((verb for verb in ways if chart.kind.step.leading_out_of(row["state"], verb)), None)
 
 
-async def mend(scene: Scene, chart: Chart, finding: Finding) -> None:
+async def repair_misplaced(scene: Scene, chart: Chart, finding: Finding) -> None:
     row = step_of(scene, finding)
     verb = _way_out(chart, row)
     if verb is not None:
         scene.move(row, verb)
 
 
-CHECK = FlowCheck("misplaced", look, mend)
+MISPLACED = FlowCheck("misplaced", misplaced_check, repair_misplaced)

@@ -12,7 +12,7 @@ from keptwork.flows.transaction import Scene
 REASON = "the step it belongs to has ended"
 
 
-def look(chart: Chart) -> Iterator[Finding]:
+def orphan_element_check(chart: Chart) -> Iterator[Finding]:
     if chart.over:
         return
     for row in chart.steps.values():
@@ -29,11 +29,11 @@ def look(chart: Chart) -> Iterator[Finding]:
             )
 
 
-async def mend(scene: Scene, chart: Chart, finding: Finding) -> None:
+async def repair_orphan_element(scene: Scene, chart: Chart, finding: Finding) -> None:
     row = step_of(scene, finding)
     for job in chart.jobs.get(row["id"], []):
         scene.cancel_job(job, REASON)
     scene.move(row, Verb.CANCEL, REASON)
 
 
-CHECK = FlowCheck("orphan_element", look, mend)
+ORPHAN_ELEMENT = FlowCheck("orphan_element", orphan_element_check, repair_orphan_element)

@@ -11,7 +11,7 @@ from keptwork.flows.plan_phase import Phase
 from keptwork.flows.transaction import Scene
 
 
-def look(chart: Chart) -> Iterator[Finding]:
+def ready_check(chart: Chart) -> Iterator[Finding]:
     if not chart.active or chart.held:
         return
     for name, row in chart.own.items():
@@ -29,8 +29,8 @@ def look(chart: Chart) -> Iterator[Finding]:
             )
 
 
-async def mend(scene: Scene, chart: Chart, finding: Finding) -> None:
+async def repair_ready(scene: Scene, chart: Chart, finding: Finding) -> None:
     await advance.restart(scene)
 
 
-CHECK = FlowCheck("ready", look, mend)
+READY = FlowCheck("ready", ready_check, repair_ready)

@@ -14,7 +14,7 @@ from keptwork.flows.plan_phase import Phase
 from keptwork.flows.transaction import Row, Scene
 
 
-def look(chart: Chart) -> Iterator[Finding]:
+def stalled_list_check(chart: Chart) -> Iterator[Finding]:
     if not chart.active or chart.held:
         return
     for row in chart.own.values():
@@ -57,7 +57,7 @@ def _left_out(chart: Chart, rows: list[Row]) -> list[Row]:
     return [one for one in rows if not _begun(chart, one) and one["place"] < last]
 
 
-async def mend(scene: Scene, chart: Chart, finding: Finding) -> None:
+async def repair_stalled_list(scene: Scene, chart: Chart, finding: Finding) -> None:
     row = step_of(scene, finding)
     advance.begin_flow(scene)
     if not chart.elements(row):
@@ -76,4 +76,4 @@ def put_back(scene: Scene, row: Row) -> None:
         scene.move(row, Verb.RESET)
 
 
-CHECK = FlowCheck("stalled_list", look, mend)
+STALLED_LIST = FlowCheck("stalled_list", stalled_list_check, repair_stalled_list)

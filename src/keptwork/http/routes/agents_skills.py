@@ -20,7 +20,7 @@ from keptwork.http.dependencies import answer, fails, only
 from keptwork.http.idempotency import Asked, Does, example
 from keptwork.settings import Config
 
-router = APIRouter(prefix="/api/skills", tags=["skills"])
+skills_router = APIRouter(prefix="/api/skills", tags=["skills"])
 profiles = APIRouter(prefix="/api/tools", tags=["tools"])
 
 
@@ -117,20 +117,20 @@ async def _config(request: Request) -> Config:
 Configured = Annotated[Config, Depends(_config)]
 
 
-@router.get("", response_model=Skills, responses=fails())
-async def listing(caller: Reads, config: Configured) -> Response:
+@skills_router.get("", response_model=Skills, responses=fails(), name="listing")
+async def list_skills(caller: Reads, config: Configured) -> Response:
     """List the skills."""
     return answer({"skills": [only(Skill, service.as_json(one)) for one in await _read(config)]})
 
 
-@router.get("/{name}", response_model=WholeSkill, responses=fails(errors.NotFound))
-async def show(name: str, caller: Reads, config: Configured) -> Response:
+@skills_router.get("/{name}", response_model=WholeSkill, responses=fails(errors.NotFound), name="show")
+async def show_skill(name: str, caller: Reads, config: Configured) -> Response:
     """Show one skill: its keywords, its tools, and its instructions for the model."""
     found = service.find(await _read(config), name)
     return answer({**only(Skill, service.as_json(found)), "instructions": found.instructions})
 
 
-@router.post("/route", response_model=Routed, responses=fails())
+@skills_router.post("/route", response_model=Routed, responses=fails())
 async def route(asked: Route, caller: Reads, config: Configured, does: Does) -> Response:
     """Show which skill and model tier a task would use, and why. Nothing is started."""
     return does.unremembered(asked, service.routed_json(service.routed(asked.text, await _read(config))))

@@ -211,7 +211,7 @@ async def cost(
     the key."""
     start = moment_us(since or "30d", await store.now())
     return answer(
-        budget_caps_costs.as_json(await budget_caps_costs.read(store, caller.tenant_id, by, start, own_only=True))
+        budget_caps_costs.spent_json(await budget_caps_costs.read(store, caller.tenant_id, by, start, own_only=True))
     )
 
 

@@ -163,7 +163,7 @@ async def submit(asked: NewCrew, caller: Adds, does: Does, trace: Trace) -> Resp
 
     async def work(store: Store) -> dict[str, Any]:
         before = await store.now()
-        new = await commands_named_crews.new_crew(
+        new = await commands_named_crews.named_crew(
             store,
             caller.tenant_id,
             asked.kind,

@@ -19,7 +19,7 @@ from keptwork.jobs import commands_bulk
 from keptwork.jobs import queries as service
 from keptwork.store import JobFilter, Store
 
-router = APIRouter(prefix="/api/jobs", tags=["jobs"])
+bulk_router = APIRouter(prefix="/api/jobs", tags=["jobs"])
 
 
 class Filter(BaseModel):
@@ -75,7 +75,7 @@ class Bulk(BaseModel):
     dry_run: bool
 
 
-@router.post("/cancel", response_model=Bulk, responses=fails(errors.KeyReused, errors.RequestInFlight))
+@bulk_router.post("/cancel", response_model=Bulk, responses=fails(errors.KeyReused, errors.RequestInFlight))
 async def cancel_many(asked: CancelMany, caller: Writes, does: Does) -> Response:
     """Cancel many jobs, by IDs or by a filter."""
 
@@ -84,14 +84,14 @@ async def cancel_many(asked: CancelMany, caller: Writes, does: Does) -> Response
         if asked.dry_run:
             return _counted(which)
         return _many(
-            await commands_bulk.cancel(store, which, hard=asked.hard, reason=asked.reason, actor=caller.actor),
+            await commands_bulk.cancel_many(store, which, hard=asked.hard, reason=asked.reason, actor=caller.actor),
             len(which.ids),
         )
 
     return await does(asked, work)
 
 
-@router.post("/retry", response_model=Bulk, responses=fails(errors.KeyReused, errors.RequestInFlight))
+@bulk_router.post("/retry", response_model=Bulk, responses=fails(errors.KeyReused, errors.RequestInFlight))
 async def retry_many(asked: RetryMany, caller: AddsMany, does: Does) -> Response:
     """Rerun many jobs as new jobs, by IDs or by a filter."""
 
@@ -99,7 +99,9 @@ async def retry_many(asked: RetryMany, caller: AddsMany, does: Does) -> Response
         which = await _chosen(store, caller.tenant_id, asked)
         if asked.dry_run:
             return _counted(which)
-        return _many(await commands_bulk.retry(store, which, again=asked.again, actor=caller.actor), len(which.ids))
+        return _many(
+            await commands_bulk.retry_many(store, which, again=asked.again, actor=caller.actor), len(which.ids)
+        )
 
     return await does(asked, work)
 

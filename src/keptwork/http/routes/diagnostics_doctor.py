@@ -10,14 +10,14 @@ from starlette.responses import Response
 
 from keptwork import errors
 from keptwork.diagnostics.doctor import runner
-from keptwork.diagnostics.doctor.finding import as_json
+from keptwork.diagnostics.doctor.finding import as_json as finding_json
 from keptwork.diagnostics.doctor.flow_facts import Limits
 from keptwork.http.auth import Administers, Reads
 from keptwork.http.dependencies import Db, Text, answer, fails
 from keptwork.http.idempotency import Asked, Does, example
 from keptwork.store import Store
 
-router = APIRouter(prefix="/api/doctor", tags=["doctor"])
+doctor_router = APIRouter(prefix="/api/doctor", tags=["doctor"])
 
 MOST_SPANS = 50
 
@@ -72,14 +72,14 @@ class Fix(Asked):
     stuck_after: list[Span] = Field(default=[], max_length=MOST_SPANS)
 
 
-@router.get("", response_model=Findings, responses=fails())
+@doctor_router.get("", response_model=Findings, responses=fails())
 async def examine(caller: Reads, store: Db, stuck_after: Spans = None) -> Response:
     """Find stuck or inconsistent entities, and show how to repair each. Nothing is changed."""
     found = await runner.examine(store, Limits.said(stuck_after or []), caller.tenant_id)
-    return answer({"findings": [as_json(one) for one in found]})
+    return answer({"findings": [finding_json(one) for one in found]})
 
 
-@router.post("/fix", response_model=Treated, responses=fails(errors.KeyReused, errors.RequestInFlight))
+@doctor_router.post("/fix", response_model=Treated, responses=fails(errors.KeyReused, errors.RequestInFlight))
 async def fix(caller: Administers, does: Does, asked: Annotated[Fix | None, Body()] = None) -> Response:
     """Repair problems for which a declared move exists, each in its own transaction."""
     how = asked or Fix()

@@ -20,7 +20,7 @@ from keptwork.http.idempotency import Asked, Does, example
 from keptwork.http.routes.diagnostics_doctor import Finding
 from keptwork.store import Store
 
-router = APIRouter(prefix="/api/overrides", tags=["overrides"])
+overrides_router = APIRouter(prefix="/api/overrides", tags=["overrides"])
 
 
 class Override(Asked):
@@ -48,7 +48,7 @@ class Overridden(BaseModel):
     findings: list[Finding]
 
 
-@router.post(
+@overrides_router.post(
     "",
     response_model=Overridden,
     responses=fails(errors.NotFound, errors.FlowBusy, errors.KeyReused, errors.RequestInFlight),

@@ -16,12 +16,12 @@ from keptwork.http.dependencies_cursors import opened
 from keptwork.http.routes.events import LIST, shown
 from keptwork.store import EventFilter, Store
 
-router = APIRouter(prefix="/api/audit", tags=["audit"])
+audit_router = APIRouter(prefix="/api/audit", tags=["audit"])
 
 LINES = "application/x-ndjson"
 
 
-@router.get(
+@audit_router.get(
     "/export",
     response_class=StreamingResponse,
     responses={200: {"content": {LINES: {}}}, **fails(errors.BadCursor)},

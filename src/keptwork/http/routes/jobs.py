@@ -279,7 +279,7 @@ def whole(story: service.Story) -> dict[str, Any]:
         "result": told["result"],
         "waits_for": service.waits_for(story.job),
         "progress": queries_job_steps.said_as_json(story.progress),
-        "steps": [only(Checkpoint, queries_job_steps.as_json(one)) for one in story.steps],
+        "steps": [only(Checkpoint, queries_job_steps.step_json(one)) for one in story.steps],
         "artifacts": [only(Artifact, results_artifacts.as_json(kept)) for kept in story.artifacts],
         "redriven_as": [public_id(JOB.name, key) for key in story.redriven_as],
         "events": [shown(event) for event in story.events],

@@ -13,7 +13,7 @@ from keptwork.http.auth import Reads
 from keptwork.http.dependencies import Db, fails
 from keptwork.jobs import results_artifacts as service
 
-router = APIRouter(prefix="/api/jobs/{id}/artifacts", tags=["jobs"])
+artifacts_router = APIRouter(prefix="/api/jobs/{id}/artifacts", tags=["jobs"])
 
 ANYTHING = "*/*"
 """The media type that the handler declared."""
@@ -21,7 +21,7 @@ ANYTHING = "*/*"
 ArtifactName = Annotated[str, Path(min_length=1, max_length=service.LONGEST_NAME)]
 
 
-@router.get(
+@artifacts_router.get(
     "/{name}",
     response_class=Response,
     responses={200: {"content": {ANYTHING: {}}}, **fails(errors.NotFound)},

@@ -16,7 +16,7 @@ from keptwork.http.idempotency import Asked, Does, example
 from keptwork.jobs import commands_signals as service
 from keptwork.store import Store
 
-router = APIRouter(prefix="/api/signals", tags=["signals"])
+signals_router = APIRouter(prefix="/api/signals", tags=["signals"])
 
 
 class NewSignal(Asked):
@@ -40,7 +40,7 @@ class Sent(BaseModel):
     woken: int
 
 
-@router.post(
+@signals_router.post(
     "",
     status_code=201,
     response_model=Sent,

@@ -47,7 +47,7 @@ class Was(BaseModel):
 @router.get("", response_model=Queues, responses=fails())
 async def listing(caller: Reads, store: Db) -> Response:
     """List all queues that have jobs or were ever paused."""
-    return answer({"queues": [service.as_json(one) for one in await service.listing(store, caller.tenant_id)]})
+    return answer({"queues": [service.queue_json(one) for one in await service.list_queues(store, caller.tenant_id)]})
 
 
 @router.post("/{name}/pause", response_model=Was, responses=fails(errors.KeyReused, errors.RequestInFlight))

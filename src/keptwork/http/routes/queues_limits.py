@@ -12,7 +12,7 @@ from keptwork.http.dependencies import After, Db, Most, answer, fails
 from keptwork.http.dependencies_cursors import opened, sealed
 from keptwork.jobs import limits as service
 
-router = APIRouter(prefix="/api/limits", tags=["limits"])
+limits_router = APIRouter(prefix="/api/limits", tags=["limits"])
 
 LIST = "limits"
 
@@ -38,8 +38,8 @@ class Limits(BaseModel):
     next: str | None
 
 
-@router.get("", response_model=Limits, responses=fails(errors.BadCursor))
-async def listing(caller: Reads, store: Db, after: After = None, limit: Most = 50) -> Response:
+@limits_router.get("", response_model=Limits, responses=fails(errors.BadCursor), name="listing")
+async def list_limits(caller: Reads, store: Db, after: After = None, limit: Most = 50) -> Response:
     """List the declared limits, and the running and waiting jobs of this tenant."""
     page = await service.page(store, caller.tenant_id, after=opened(LIST, after), limit=limit)
     return answer({"limits": [service.as_json(one) for one in page.limits], "next": sealed(LIST, page.next)})

@@ -175,7 +175,7 @@ async def start(id: str, caller: Supervises, does: Does, asked: Annotated[Asked 
     """Start a worker: from IDLE to RUNNING, like its first claim. A RUNNING worker stays RUNNING."""
 
     async def work(store: Store) -> dict[str, Any]:
-        return worker(await commands_enrolment.start(store, caller.tenant_id, id, caller.actor))
+        return worker(await commands_enrolment.enrol(store, caller.tenant_id, id, caller.actor))
 
     return await does(asked or Asked(), work)
 

@@ -24,9 +24,9 @@ from keptwork.http.routes.flows_models import MOST_INPUTS, Flow, NewFlow, WholeF
 from keptwork.http.submitted_flows import Defines
 from keptwork.store import Store
 
-KIND = KINDS["workstream"]
+WORKSTREAM = KINDS["workstream"]
 
-router = APIRouter(prefix="/api/workstreams", tags=["workstreams"])
+workstreams_router = APIRouter(prefix="/api/workstreams", tags=["workstreams"])
 
 
 class Workstream(Flow):
@@ -80,40 +80,40 @@ class Fork(Reason):
     inputs: JsonObject = Field(default_factory=dict, max_length=MOST_INPUTS)
 
 
-add_common(router, KIND, Workstreams, Workstream, WholeWorkstream)
+add_common(workstreams_router, WORKSTREAM, Workstreams, Workstream, WholeWorkstream)
 
 
-@router.post("", status_code=201, response_model=StartedWorkstream, responses=STARTS)
-async def create(asked: NewWorkstream, caller: Adds, defines: Defines, does: Does, trace: Trace) -> Response:
+@workstreams_router.post("", status_code=201, response_model=StartedWorkstream, responses=STARTS, name="create")
+async def create_workstream(asked: NewWorkstream, caller: Adds, defines: Defines, does: Does, trace: Trace) -> Response:
     """Start a workstream, from a template or from a definition in the request. Workers run it."""
-    return await started(KIND, StartedWorkstream, asked, caller, defines, does, key=asked.key, trace_id=trace)
+    return await started(WORKSTREAM, StartedWorkstream, asked, caller, defines, does, key=asked.key, trace_id=trace)
 
 
-@router.post("/{id}/retry", response_model=Workstream, responses=CHANGES)
+@workstreams_router.post("/{id}/retry", response_model=Workstream, responses=CHANGES)
 async def retry(id: str, caller: Writes, does: Does, asked: Annotated[Reason | None, Body()] = None) -> Response:
     """Retry the unsuccessful steps of a failed workstream, even if no retries are left."""
-    return await done_to(KIND, Workstream, flows.retry, id, caller, does, asked or Reason())
+    return await done_to(WORKSTREAM, Workstream, flows.retry, id, caller, does, asked or Reason())
 
 
-@router.post("/{id}/resume", response_model=Workstream, responses=CHANGES)
+@workstreams_router.post("/{id}/resume", response_model=Workstream, responses=CHANGES)
 async def resume(id: str, caller: Writes, does: Does, asked: Annotated[Reason | None, Body()] = None) -> Response:
     """Check a whole workstream again: start every step that can run, and end what is finished."""
-    return await done_to(KIND, Workstream, flows.resume, id, caller, does, asked or Reason())
+    return await done_to(WORKSTREAM, Workstream, flows.resume, id, caller, does, asked or Reason())
 
 
-@router.post("/{id}/abandon", response_model=Workstream, responses=CHANGES)
+@workstreams_router.post("/{id}/abandon", response_model=Workstream, responses=CHANGES)
 async def abandon(id: str, caller: Writes, does: Does, asked: Annotated[Reason | None, Body()] = None) -> Response:
     """Abandon a workstream with its steps, jobs, and inner flows."""
-    return await done_to(KIND, Workstream, flows.cancel, id, caller, does, asked or Reason())
+    return await done_to(WORKSTREAM, Workstream, flows.cancel, id, caller, does, asked or Reason())
 
 
-@router.post("/{id}/fork", status_code=201, response_model=WholeWorkstream, responses=CHANGES)
+@workstreams_router.post("/{id}/fork", status_code=201, response_model=WholeWorkstream, responses=CHANGES)
 async def fork(id: str, asked: Fork, caller: Adds, does: Does) -> Response:
     """Fork a workstream: run it again from a step on, as a new workstream. The fork keeps the results of earlier steps.
     To keep earlier approvals, the key also needs the scopes to give them."""
 
     async def work(store: Store) -> dict[str, Any]:
-        ref = await stories.find(store, KIND, caller.tenant_id, id)
+        ref = await stories.find(store, WORKSTREAM, caller.tenant_id, id)
         await forks.insist_on_kept_answers(store, ref, asked.from_step, partial(insist_answerer, caller))
         made = await forks.fork(store, ref, asked.from_step, asked.inputs, actor=Actor(caller.actor, asked.reason))
         return only(WholeWorkstream, whole(await stories.story(store, made)))

@@ -8,10 +8,10 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-router = APIRouter()
+docs_router = APIRouter()
 
 
-@router.get("/docs", include_in_schema=False)
+@docs_router.get("/docs", include_in_schema=False)
 async def docs(request: Request) -> Response:
     """Return the list as HTML."""
     return Response(page(request.app.openapi()).encode(), media_type="text/html; charset=utf-8")

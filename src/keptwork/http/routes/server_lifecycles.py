@@ -12,7 +12,7 @@ from keptwork.core.lifecycles import LIFECYCLES
 from keptwork.http.auth import Reads
 from keptwork.http.dependencies import answer, fails
 
-router = APIRouter(prefix="/api/lifecycles", tags=["lifecycles"])
+lifecycles_router = APIRouter(prefix="/api/lifecycles", tags=["lifecycles"])
 
 
 class State(BaseModel):
@@ -47,13 +47,13 @@ class Lifecycles(BaseModel):
     lifecycles: list[Lifecycle]
 
 
-@router.get("", response_model=Lifecycles, responses=fails())
+@lifecycles_router.get("", response_model=Lifecycles, responses=fails())
 async def listing(caller: Reads) -> Response:
     """List the lifecycles."""
     return answer({"lifecycles": [render.as_json(one) for one in LIFECYCLES.values()]})
 
 
-@router.get("/{name}", response_model=Lifecycle, responses=fails(errors.NotFound))
+@lifecycles_router.get("/{name}", response_model=Lifecycle, responses=fails(errors.NotFound))
 async def show(name: str, caller: Reads) -> Response:
     """Show one lifecycle: its states and moves."""
     if name not in LIFECYCLES:

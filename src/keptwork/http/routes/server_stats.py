@@ -14,7 +14,7 @@ from keptwork.http.routes.queues import Queue
 from keptwork.http.routes.supervision import Refused, Repeated, Stay, Transition
 from keptwork.observability import stats as service
 
-router = APIRouter(prefix="/api/stats", tags=["stats"])
+stats_router = APIRouter(prefix="/api/stats", tags=["stats"])
 
 
 class Times(BaseModel):
@@ -74,7 +74,7 @@ class Stats(BaseModel):
     wakeups: int
 
 
-@router.get("", response_model=Stats, responses=fails())
-async def stats(caller: Reads, store: Db, whole: WholeDb) -> Response:
+@stats_router.get("", response_model=Stats, responses=fails(), name="stats")
+async def show_stats(caller: Reads, store: Db, whole: WholeDb) -> Response:
     """Show metrics since the database was created, and the current queues."""
     return answer(service.as_json(await service.current(store, caller.tenant_id, whole)))

@@ -19,7 +19,7 @@ from keptwork.http.idempotency import Asked, Does, example
 from keptwork.http.submitted_flows import WHERE
 from keptwork.store import Store
 
-router = APIRouter(prefix="/api/flows", tags=["flows"])
+definitions_router = APIRouter(prefix="/api/flows", tags=["flows"])
 
 
 class Schema(RootModel[dict[str, Any]]):
@@ -44,13 +44,13 @@ class Checked(BaseModel):
     programs: list[str]
 
 
-@router.get("/schema", response_model=Schema, responses=fails())
+@definitions_router.get("/schema", response_model=Schema, responses=fails())
 async def schema(caller: Reads) -> Response:
     """Show the JSON Schema of flow definitions."""
     return answer(Flow.published_schema())
 
 
-@router.post(
+@definitions_router.post(
     "/check", response_model=Checked, responses=fails(errors.BadFlow, errors.KeyReused, errors.RequestInFlight)
 )
 async def check(asked: Check, caller: Reads, does: Does) -> Response:

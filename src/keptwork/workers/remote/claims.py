@@ -186,7 +186,7 @@ class Claims:
         """Move the worker to running at its first claim."""
         id, actor = public_id(WORKER.name, ask.worker), f"w:{ask.worker}"
         try:
-            return str((await commands_enrolment.start(self._store, ask.tenant_id, id, actor))["state"])
+            return str((await commands_enrolment.enrol(self._store, ask.tenant_id, id, actor))["state"])
         except KeptworkError:  # another process moved the worker meanwhile, and its next request reports that
             return IDLE.name
 
