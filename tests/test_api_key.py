@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from keptwork.access import scopes
 from keptwork.access.scopes import ALPHABET, LENGTH, PREFIX, ApiKey, Scope
-from keptwork.core.secrets_redaction import Redactor
+from keptwork.core.secrets import Redactor
 from keptwork.errors import BadInput
 
 bits = st.integers(0, (1 << 256) - 1)

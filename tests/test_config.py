@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from keptwork import settings
-from keptwork.access.scopes_allowance import Allowance
+from keptwork.access.scopes import Allowance
 from keptwork.errors import BadConfig
 from keptwork.process.resource_limits import Limits
 from tests.support.command import environment
@@ -213,7 +213,7 @@ def test_all_that_is_wrong_is_told_at_once(file: Path) -> None:
 
 @pytest.mark.acceptance
 def test_nothing_reads_the_file_before_somebody_wants_it() -> None:
-    modules = "keptwork.cli.main, keptwork.app, keptwork.workers.tool_runner_step"
+    modules = "keptwork.cli.main, keptwork.app, keptwork.workers.tool_runner"
     code = f"import sys, {modules}; print('keptwork.settings' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

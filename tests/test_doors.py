@@ -17,7 +17,7 @@ from keptwork import Keptwork
 from keptwork.audit import verify
 from keptwork.context import Context
 from keptwork.errors import BadInput, NotThere
-from keptwork.job_declared import DeclaredJob
+from keptwork.job import DeclaredJob
 from keptwork.store.postgres.connections_server import SESSION_SETTINGS
 from tests.support.command import environment
 from tests.support.postgres_server import PostgresServer

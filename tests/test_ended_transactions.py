@@ -13,7 +13,7 @@ from keptwork import Keptwork
 from keptwork.context import Context
 from keptwork.core.lifecycles import JOB
 from keptwork.errors import BadInput, OtherLoop, TransactionEnded
-from keptwork.job_declared import DeclaredJob
+from keptwork.job import DeclaredJob
 from keptwork.store.postgres.connections_server import SESSION_SETTINGS
 from keptwork.store.sqlite import store
 

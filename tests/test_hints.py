@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 from typer.main import get_command
 
-from keptwork.cli.main import COMMANDS, app
-from keptwork.cli.main_lazy import load
+from keptwork.cli.main import COMMANDS, app, load
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]

@@ -7,7 +7,7 @@ import random
 import apsw
 import pytest
 
-from keptwork.core.metrics_histogram import BEYOND, BOUNDS_US, Histogram, bucket_of, bucket_sql
+from keptwork.core.metrics import BEYOND, BOUNDS_US, Histogram, bucket_of, bucket_sql
 
 EDGES = [us for bound in BOUNDS_US for us in (bound - 1, bound, bound + 1)]
 

@@ -9,13 +9,12 @@ import pytest
 
 from keptwork.flows.definition import KINDS, ONLY_OF, VALUES, Flow, Step
 from keptwork.flows.steps.kind import RUN_RETRIES, USUAL_RETRIES
-from keptwork.flows.steps.tool_spec import USUAL_TIMEOUT_US
+from keptwork.flows.steps.tool import USUAL_TIMEOUT_US
 from keptwork.flows.validation import MEANT_FOR
 from keptwork.settings import Config
 from keptwork.workers.step_runner import LONGEST_BACKOFF_US
-from tools import file_reference_schema_words
-from tools.file_reference import FLOW_FILE, SETTINGS, Table, flow_page, kinds_of, settings_page, tables
-from tools.file_reference_schema_words import Schema, words
+from tools import file_reference
+from tools.file_reference import FLOW_FILE, SETTINGS, Schema, Table, flow_page, kinds_of, settings_page, tables, words
 from tools.variables import VARIABLES
 
 PAGES = {FLOW_FILE: flow_page, SETTINGS: settings_page}
@@ -139,4 +138,4 @@ def test_a_schema_in_words(schema: Schema, said: str) -> None:
 
 
 def test_the_examples_of_the_words_hold() -> None:
-    assert doctest.testmod(file_reference_schema_words).failed == 0
+    assert doctest.testmod(file_reference).failed == 0

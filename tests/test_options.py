@@ -17,7 +17,7 @@ from keptwork.context import Context
 from keptwork.core.lifecycles import JOB
 from keptwork.errors import BadInput
 from keptwork.handles import Handle
-from keptwork.job_declared import DeclaredJob
+from keptwork.job import DeclaredJob
 
 HOUR, MINUTE = 3_600_000_000, 60_000_000
 

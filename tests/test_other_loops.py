@@ -22,8 +22,7 @@ from keptwork.audit import verify
 from keptwork.context import Context
 from keptwork.core.lifecycles import JOB
 from keptwork.errors import InvalidTransition, OtherLoop, TransactionEnded
-from keptwork.job import JobType
-from keptwork.job_declared import DeclaredJob
+from keptwork.job import DeclaredJob, JobType
 from keptwork.jobs import queries
 from keptwork.store import open_store
 from keptwork.store.postgres.connections import MOST_AT_HAND, MOST_CONNECTIONS

@@ -10,11 +10,11 @@ from urllib.parse import unquote
 import pytest
 
 from keptwork import settings
-from keptwork.access.scopes_allowance import Allowance
+from keptwork.access.scopes import Allowance
 from keptwork.agents.settings import TIERS, Agents, Budgets, Models, Price
-from keptwork.agents.skills_routing import Tier
+from keptwork.agents.skills import Tier
 from keptwork.flows.files import read_flow
-from keptwork.settings_server import Server
+from keptwork.settings import Server
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from keptwork.core.durations_sizes import size_bytes, size_text
+from keptwork.core.durations import size_bytes, size_text
 from keptwork.errors import BadInput
 
 

@@ -18,7 +18,7 @@ from keptwork import Keptwork
 from keptwork.audit import verify
 from keptwork.context import Context
 from keptwork.errors import BadInput, StoreError, TransactionEnded
-from keptwork.job_declared import DeclaredJob
+from keptwork.job import DeclaredJob
 from keptwork.store import open_store
 from tests.support.command import Done, environment
 

@@ -15,7 +15,7 @@ import pytest
 
 from keptwork import Cancel, Keptwork, PermanentError, Snooze
 from keptwork.errors import BadInput
-from keptwork.job_declared import DeclaredJob
+from keptwork.job import DeclaredJob
 from keptwork.testing import Harness, Settled
 
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keptwork.observability import spans_trace_context
+from keptwork.observability import spans
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 _HEX = "0123456789abcdef"
@@ -15,20 +15,20 @@ _HEX = "0123456789abcdef"
 @given(st.text(_HEX, min_size=32, max_size=32), st.text(_HEX, min_size=16, max_size=16), st.integers(0, 255))
 def test_what_is_kept_of_a_header_is_that_header_again(trace: str, span: str, flags: int) -> None:
     header = f"00-{trace}-{span}-{flags & 3:02x}"
-    kept = spans_trace_context.received(f"00-{trace}-{span}-{flags:02x}")
+    kept = spans.received(f"00-{trace}-{span}-{flags:02x}")
     if set(trace) == {"0"} or set(span) == {"0"}:
         assert kept is None
         return
     assert kept is not None
     assert kept.startswith(trace), "rows are found by the id of the trace"
-    assert spans_trace_context.traceparent(kept) == spans_trace_context.traceparent(header) == header
-    assert spans_trace_context.trace_id(kept) == spans_trace_context.trace_id(header) == trace
+    assert spans.traceparent(kept) == spans.traceparent(header) == header
+    assert spans.trace_id(kept) == spans.trace_id(header) == trace
 
 
 @given(st.text())
 def test_any_other_text_is_a_name_and_stays_as_it_is(text: str) -> None:
-    assert spans_trace_context.said(text) == spans_trace_context.trace_id(text) == text
-    assert (spans_trace_context.traceparent(text), spans_trace_context.place(text)) == (None, None)
+    assert spans.said(text) == spans.trace_id(text) == text
+    assert (spans.traceparent(text), spans.place(text)) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -44,4 +44,4 @@ def test_any_other_text_is_a_name_and_stays_as_it_is(text: str) -> None:
     ],
 )
 def test_a_header_is_read_as_the_standard_has_it(header: str | None, kept: str | None) -> None:
-    assert spans_trace_context.received(header) == kept
+    assert spans.received(header) == kept

@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 from typer.main import get_command
 
 from keptwork import errors
-from keptwork.cli.main import COMMANDS, app
-from keptwork.cli.main_lazy import load
+from keptwork.cli.main import COMMANDS, app, load
 from keptwork.core import render
 from keptwork.core.lifecycles import LIFECYCLES, Lifecycle
 from keptwork.core.metrics import METRICS

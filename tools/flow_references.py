@@ -16,7 +16,7 @@ from keptwork.flows.expression import Look, Wrong, as_text
 from keptwork.flows.plan import NoOutput, looking
 from keptwork.flows.program_output import RAW, STREAMS
 from keptwork.flows.transaction import no_output
-from keptwork.flows.validation_inputs import bound
+from keptwork.flows.validation import bound
 from tools.file_reference import markdown
 
 STEP = "a"

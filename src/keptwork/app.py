@@ -13,8 +13,7 @@ from keptwork import __version__
 from keptwork.agents.conversation import Provider
 from keptwork.agents.turn import Heard
 from keptwork.core.clock import Clock
-from keptwork.core.durations import Span, span_us
-from keptwork.core.durations_sizes import Size, size_bytes
+from keptwork.core.durations import Size, Span, size_bytes, span_us
 from keptwork.core.function_ref import refuse_while_loading
 from keptwork.core.home_loop import Home, keep_for_ever, watch_forks
 from keptwork.core.loop_scope import running_loop
@@ -26,14 +25,13 @@ from keptwork.handles import Handle
 from keptwork.handles_agent import AgentHandle, Ask, start_agent
 from keptwork.handles_crew import CrewHandle
 from keptwork.handles_flow import Definition, FlowHandle, start_flow
-from keptwork.job import Handler, JobType
-from keptwork.job_declared import DeclaredJob
+from keptwork.job import DeclaredJob, Handler, JobType
 from keptwork.jobs import commands_signals, limits, results, results_artifacts
 from keptwork.jobs.concurrency import Throttle
 from keptwork.jobs.enqueue import new_job, new_jobs, put
 from keptwork.jobs.enqueue_window import put_unique
 from keptwork.jobs.results_endings import Endings
-from keptwork.jobs.schedules_declared import DeclaredSchedules, How
+from keptwork.jobs.schedules import DeclaredSchedules, How
 from keptwork.maintenance.retention import Retention
 from keptwork.observability import spans
 from keptwork.store import Artifact, NewJob, Store, Transaction, open_store
@@ -44,11 +42,10 @@ from keptwork.store.counters import Tally
 from keptwork.store.other_loop import VisitingStore
 from keptwork.store.url import database_url
 from keptwork.sync import Sync
-from keptwork.workers.heartbeat_report import Doing
-from keptwork.workers.registration_settings import Settings
-from keptwork.workers.step_runner import StepKinds
-from keptwork.workers.step_runner_start_kind import StartKind
-from keptwork.workers.supervisor_link_bond import Bond
+from keptwork.workers.heartbeat import Doing
+from keptwork.workers.registration import Settings
+from keptwork.workers.step_runner import StartKind, StepKinds
+from keptwork.workers.supervisor_link import Bond
 from keptwork.workers.worker import Worker
 
 if TYPE_CHECKING:

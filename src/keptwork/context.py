@@ -12,7 +12,7 @@ from keptwork.core.durations import Span
 from keptwork.core.lifecycles import JOB
 from keptwork.core.schedule_rules import tick_of
 from keptwork.jobs.breaker import Breaker
-from keptwork.observability import spans, spans_trace_context
+from keptwork.observability import spans
 from keptwork.outcomes import PermanentError
 from keptwork.process.tool import Tools
 from keptwork.store import Artifact, Job, Store
@@ -80,7 +80,7 @@ class Context:
     @property
     def trace_id(self) -> str | None:
         """The trace ID that the job was enqueued with, or None."""
-        return spans_trace_context.trace_id(self._job.trace_id)
+        return spans.trace_id(self._job.trace_id)
 
     @property
     def traceparent(self) -> str | None:
@@ -88,7 +88,7 @@ class Context:
 
         While spans are recorded, the header names the current span.
         """
-        return spans_trace_context.traceparent(spans.carried(self._job.trace_id))
+        return spans.traceparent(spans.carried(self._job.trace_id))
 
     @property
     def cancel_requested(self) -> bool:

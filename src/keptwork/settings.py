@@ -1,5 +1,5 @@
 """The file `keptwork.toml`: what a project says once for all its flows: its tools, its agents (`agents/settings.py`),
-its server (`settings_server.py`).
+its server (`settings.py`).
 
 The file is named by `--config` or by KEPTWORK_CONFIG and must exist; without either, the one in the working directory
 is read if it exists. All problems are reported together, each with file and key. The program of a tool is an
@@ -13,7 +13,7 @@ import tomllib
 from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -25,16 +25,51 @@ from pydantic import (
     model_validator,
 )
 
+from keptwork.access.scopes import LARGEST, NAMES, Allowance
 from keptwork.agents.settings import Agents, Budgets, Models, Price
-from keptwork.agents.validation_arguments import Takes
-from keptwork.core.durations_sizes import size_bytes
-from keptwork.core.validation_misfits import Path as Place
-from keptwork.core.validation_misfits import misfits
+from keptwork.agents.validation import Takes
+from keptwork.core.durations import size_bytes
+from keptwork.core.validation import Path as Place
+from keptwork.core.validation import misfits
 from keptwork.errors import BadConfig, BadInput
 from keptwork.flows.definition import Duration, Model, Name, Text, variable
 from keptwork.flows.validation import no_time
 from keptwork.process.resource_limits import Limits
-from keptwork.settings_server import Server
+
+# What `keptwork.toml` may say of the HTTP server: `[server]`. In words: docs/how-to/http.md.
+
+
+Bound = Annotated[int, Field(ge=0, le=LARGEST)]
+_USUAL = Allowance()
+
+
+class Server(Model):
+    """The bounds of tenants that have none of their own, and of guesses at keys (0 is no bound); and whether PostgreSQL
+    must keep tenants apart by itself."""
+
+    requests_per_second: Bound = Field(
+        _USUAL.requests_per_second, description="Requests of a tenant to one server process, on average."
+    )
+    burst: Bound = Field(_USUAL.burst, description="Requests of a tenant to one server process that may come at once.")
+    max_in_flight: Bound = Field(
+        _USUAL.max_in_flight, description="Requests of a tenant that are under way at one server process."
+    )
+    max_streams: Bound = Field(
+        _USUAL.max_streams, description="Open streams and long waits of a tenant at one server process."
+    )
+    max_queued: Bound = Field(_USUAL.max_queued, description="Jobs of a tenant that wait, in the whole database.")
+    failed_keys_per_minute: Bound = Field(600, description="Wrong keys from one address, before it is told to wait.")
+    row_security: Literal["auto", "require", "off"] = Field(
+        "auto",
+        description="Whether PostgreSQL keeps tenants apart by itself. auto: where it can. require: else nothing is "
+        "served. off: it is not asked to.",
+    )
+
+    @property
+    def allowance(self) -> Allowance:
+        """What each tenant may ask."""
+        return Allowance(**{name: getattr(self, name) for name in NAMES})
+
 
 FILE = "keptwork.toml"
 VARIABLE = "KEPTWORK_CONFIG"

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from keptwork.flows.report import FlowReport
     from keptwork.handles import Handle
     from keptwork.handles_flow import Definition, FlowHandle
-    from keptwork.job_declared import DeclaredJob
+    from keptwork.job import DeclaredJob
     from keptwork.store import Transaction
     from keptwork.store.contract.waits_approvals import Approval
     from keptwork.store.contract.waits_signals import Sent

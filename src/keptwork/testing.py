@@ -26,18 +26,17 @@ from keptwork.core.durations import Span, moment_us, rfc3339, span_us
 from keptwork.core.lifecycles import JOB
 from keptwork.core.lifecycles.job import RUNNING
 from keptwork.errors import BadInput
-from keptwork.job import JobType
-from keptwork.job_declared import DeclaredJob
+from keptwork.job import DeclaredJob, JobType
 from keptwork.jobs import schedules
 from keptwork.jobs.outcome import Suspend
-from keptwork.maintenance import reconciler_crew_mend
+from keptwork.maintenance import reconciler
 from keptwork.maintenance.expired_leases import Reaper
-from keptwork.maintenance.periodic_outage import Outage
+from keptwork.maintenance.periodic import Outage
 from keptwork.process.resource_limits import Limits
 from keptwork.store import Event, EventFilter, Job, JobFilter, Store
 from keptwork.store.contract.checkpoints_blob_service import whole
 from keptwork.workers.parked_waits import Suspended
-from keptwork.workers.registration_settings import Settings
+from keptwork.workers.registration import Settings
 from keptwork.workers.steps import Steps
 from keptwork.workers.worker import Worker
 
@@ -220,7 +219,7 @@ class Harness:
         while await schedules.fire(store):
             continue
         await Reaper(store, lambda: None, Outage()).run_once()
-        await reconciler_crew_mend.mend(store)
+        await reconciler.mend(store)
         kinds = {name: self._under_test(kind) for name, kind in self.app.kinds.items()}
         served: set[str] = set()
         while served < (queues := await self._queues(store)):  # a job can enqueue others into queues that did not exist

@@ -18,7 +18,7 @@ import anthropic  # noqa: F401 - imported here, once for all of them
 import keptwork.agents.providers.choose  # noqa: F401 - the same
 from keptwork import Keptwork
 from keptwork.agents import budgets
-from keptwork.process.tree_bonds import die_with, run_and_exit
+from keptwork.process.tree import die_with, run_and_exit
 
 
 async def work(config: str, url: str, name: str, lease: str) -> None:

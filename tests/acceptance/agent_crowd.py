@@ -15,7 +15,7 @@ import anthropic  # noqa: F401 - imported here, once for all of them
 
 import keptwork.agents.providers.choose  # noqa: F401 - the same
 from keptwork import Keptwork
-from keptwork.process.tree_bonds import die_with, run_and_exit
+from keptwork.process.tree import die_with, run_and_exit
 from tests.acceptance.twins import break_store
 
 

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from keptwork import Keptwork
 from keptwork.core.lifecycles import JOB
-from keptwork.job_declared import DeclaredJob
+from keptwork.job import DeclaredJob
 from keptwork.store import Store, open_store
 from tests.acceptance.effects import Sink
 from tests.acceptance.examination import Findings, examine

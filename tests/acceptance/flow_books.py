@@ -24,12 +24,12 @@ from typing import IO, Any, NamedTuple
 
 import httpx
 
-from keptwork.agents.budget_rules_prices import cost_micros
+from keptwork.agents.budget_rules import cost_micros
 from keptwork.cli.run_summary import cost as as_shown
 from keptwork.core.lifecycles import JOB
 from keptwork.core.money import dollars
 from keptwork.flows.compiled import KINDS
-from keptwork.flows.plan_phase import Phase, phases
+from keptwork.flows.plan import Phase, phases
 from keptwork.settings import Config
 from keptwork.store import EventFilter, Store
 from keptwork.store.contract.budgets import Charge

@@ -22,7 +22,7 @@ from keptwork.flows import commands as flows
 from keptwork.flows import engine as advance
 from keptwork.flows.definition import Flow
 from keptwork.jobs.complete import Settled
-from keptwork.maintenance import reconciler_lost_steps
+from keptwork.maintenance import reconciler
 from keptwork.store import Store, open_store
 from tests.acceptance.effects import Outlet
 from tests.acceptance.worker_program import SLOTS, die_with_the_test, token
@@ -129,7 +129,7 @@ def tell_later() -> None:
     import keptwork.workers.worker as program
 
     program.settled = settled  # type: ignore[attr-defined,assignment]
-    reconciler_lost_steps.catch_up = caught_up
+    reconciler.catch_up = caught_up
 
 
 def main(*words: str) -> None:

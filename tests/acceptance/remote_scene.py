@@ -23,7 +23,7 @@ from keptwork.access import api_keys
 from keptwork.access.scopes import Scope
 from keptwork.audit import verify
 from keptwork.core.lifecycles import JOB
-from keptwork.process.tree_bonds import die_with
+from keptwork.process.tree import die_with
 from keptwork.store import EventFilter, NewJob, open_store
 from keptwork.store.contract.records import DEFAULT_TENANT
 from tests.acceptance.chaos import unfinished

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from keptwork.jobs import schedules
-from keptwork.maintenance.periodic_outage import Outage
+from keptwork.maintenance.periodic import Outage
 from keptwork.maintenance.schedule_ticks import Scheduler
 from keptwork.store import Store, open_store
 from keptwork.store.postgres.operations import PostgresVerbs

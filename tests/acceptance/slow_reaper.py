@@ -10,7 +10,7 @@ from typing import Any
 
 from keptwork.core.lifecycles import JOB, Change, decide, insist
 from keptwork.maintenance.expired_leases import Reaper
-from keptwork.maintenance.periodic_outage import Outage
+from keptwork.maintenance.periodic import Outage
 from keptwork.store import Job, Store
 from tests.acceptance.rivals import Rivals
 from tests.support.database_time import Timed

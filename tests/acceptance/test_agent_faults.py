@@ -12,7 +12,7 @@ import genai_prices
 import pytest
 
 from keptwork import Keptwork
-from keptwork.agents.budget_rules_prices import cost_micros
+from keptwork.agents.budget_rules import cost_micros
 from keptwork.agents.conversation import Answer, Request, Tell, Usage
 from keptwork.settings import Config, read
 from keptwork.store.contract.budgets import Charge

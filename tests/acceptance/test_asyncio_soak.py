@@ -24,7 +24,7 @@ from keptwork import Keptwork
 from keptwork.core import ids
 from keptwork.core.lifecycles import JOB
 from keptwork.handles import Handle
-from keptwork.job_declared import DeclaredJob
+from keptwork.job import DeclaredJob
 from keptwork.store import EventFilter
 from tests.acceptance.asyncio_program import FRESH, TWINS, declare
 from tests.support.command import environment

@@ -18,9 +18,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from keptwork import Keptwork
-from keptwork.core.ids_entities import public_id
+from keptwork.core.ids import public_id
 from keptwork.core.lifecycles import WORKER
-from keptwork.job_declared import DeclaredJob
+from keptwork.job import DeclaredJob
 from keptwork.jobs import breakers
 from keptwork.jobs.breakers import Answer
 from keptwork.store import Event, EventFilter, NewJob, open_store

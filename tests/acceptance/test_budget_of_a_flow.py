@@ -19,7 +19,7 @@ import pytest
 
 from keptwork import Keptwork
 from keptwork.agents import budget_caps
-from keptwork.agents.budget_rules_prices import cost_micros
+from keptwork.agents.budget_rules import cost_micros
 from keptwork.flows import commands as flows
 from keptwork.settings import Config, read
 from keptwork.store import JobFilter

@@ -14,7 +14,7 @@ import pytest
 from keptwork import Keptwork, PermanentError
 from keptwork.audit import verify
 from keptwork.context import Context
-from keptwork.core.ids_entities import public_id
+from keptwork.core.ids import public_id
 from keptwork.core.lifecycles import CREW
 from keptwork.crews import commands as crews
 from keptwork.crews import engine as crew_moves

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from keptwork.access.scopes import Scope
-from keptwork.core.ids_entities import resolve
+from keptwork.core.ids import resolve
 from keptwork.http.auth import Caller
 from keptwork.settings import read
 from keptwork.store import open_store

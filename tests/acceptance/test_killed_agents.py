@@ -12,7 +12,7 @@ import pytest
 from keptwork import Keptwork
 from keptwork.agents import transcripts
 from keptwork.core.lifecycles import JOB
-from keptwork.job_declared import DeclaredJob
+from keptwork.job import DeclaredJob
 from keptwork.store import open_store
 from tests.acceptance.agent_program import KIND, PLACES, TURNS, declare
 from tests.acceptance.chaos import Stage, stage, unfinished, until

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from keptwork import Keptwork
-from keptwork.agents.budget_rules_prices import cost_micros
+from keptwork.agents.budget_rules import cost_micros
 from keptwork.settings import Config, read
 from keptwork.store.contract.budgets import LOST, SETTLED, Charge
 from tests.acceptance.chaos import until

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from keptwork.audit import verify
-from keptwork.core.ids_entities import public_id
+from keptwork.core.ids import public_id
 from keptwork.core.lifecycles import CREW, JOB
 from keptwork.crews import commands as crews
 from keptwork.crews import engine as crew_moves

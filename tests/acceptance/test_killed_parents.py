@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from keptwork.audit import verify
-from keptwork.core.ids_entities import public_id
+from keptwork.core.ids import public_id
 from keptwork.core.lifecycles import JOB
 from keptwork.jobs import commands_children, results
 from keptwork.store import NewJob, Store, open_store

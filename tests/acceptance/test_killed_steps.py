@@ -11,7 +11,7 @@ import pytest
 
 from keptwork import Keptwork
 from keptwork.core.lifecycles import JOB
-from keptwork.job_declared import DeclaredJob
+from keptwork.job import DeclaredJob
 from keptwork.store import open_store
 from keptwork.store.contract.checkpoints import Checkpoint
 from tests.acceptance.chaos import Stage, stage, unfinished, until

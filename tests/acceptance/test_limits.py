@@ -16,7 +16,7 @@ import pytest
 
 from keptwork import Keptwork
 from keptwork.core.lifecycles import JOB, WORKER, decide, insist
-from keptwork.job_declared import DeclaredJob
+from keptwork.job import DeclaredJob
 from keptwork.store import Event, EventFilter, Job, JobFilter, NewJob, Store, open_store
 from keptwork.store.contract.records import LimitRule
 from keptwork.store.dialect import POSTGRES, SQLITE

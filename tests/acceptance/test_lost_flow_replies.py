@@ -17,7 +17,7 @@ from keptwork.core.lifecycles import Change
 from keptwork.errors import Unreachable
 from keptwork.flows import commands as flows
 from keptwork.flows.definition import Flow
-from keptwork.flows.transaction_seat import Seat
+from keptwork.flows.transaction import Seat
 from keptwork.jobs import complete, outcome
 from keptwork.store import Job, Store, open_store
 from keptwork.store.postgres.store import PostgresStore

@@ -12,7 +12,7 @@ import pytest
 
 from keptwork import Context, Keptwork
 from keptwork.core.lifecycles import JOB, decide, insist
-from keptwork.maintenance.periodic_outage import Outage
+from keptwork.maintenance.periodic import Outage
 from keptwork.maintenance.runner import Housekeeping
 from keptwork.store import NewJob, Store, open_store
 from tests.conformance.stage import worker

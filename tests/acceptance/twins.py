@@ -14,7 +14,7 @@ from keptwork.agents import budget_rules, budgets
 from keptwork.core.lifecycles import WORKER, Change
 from keptwork.errors import LeaseLost
 from keptwork.jobs import breakers
-from keptwork.jobs.outcome_leases import LEASE_ENDED
+from keptwork.jobs.outcome import LEASE_ENDED
 from keptwork.maintenance import expired_leases
 from keptwork.maintenance.expired_leases import Reaper
 from keptwork.store import EventFilter, Job, JobFilter, Store

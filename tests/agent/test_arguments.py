@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keptwork.agents.validation_arguments import MOST_BYTES, Takes, Unfit
+from keptwork.agents.validation import MOST_BYTES, Takes, Unfit
 from keptwork.errors import BadInput
 
 TEXT = {"type": "string"}

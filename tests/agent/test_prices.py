@@ -11,7 +11,7 @@ from math import ceil
 import pytest
 from genai_prices.data import providers
 
-from keptwork.agents.budget_rules_prices import (
+from keptwork.agents.budget_rules import (
     UNSEEN_TOKENS,
     ceiling_micros,
     cost_micros,
@@ -130,12 +130,12 @@ def test_prices_are_not_fetched_and_not_even_loaded_before_they_are_needed() -> 
 import socket, sys, threading
 def no(*_, **__): raise AssertionError("somebody wants a network")
 socket.socket.connect = socket.create_connection = socket.getaddrinfo = no
-from keptwork.agents import budget_rules_prices
+from keptwork.agents import budget_rules
 from keptwork.agents.conversation import Usage
 from keptwork.settings import read
-assert budget_rules_prices.cost_micros("offline", "x", Usage(1, 1), read()) == 0
+assert budget_rules.cost_micros("offline", "x", Usage(1, 1), read()) == 0
 assert "genai_prices" not in sys.modules
-print(budget_rules_prices.cost_micros("anthropic", "claude-haiku-4-5", Usage(1, 1), read()), threading.active_count())
+print(budget_rules.cost_micros("anthropic", "claude-haiku-4-5", Usage(1, 1), read()), threading.active_count())
 """
     done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
     assert done.stdout == "6 1\n"

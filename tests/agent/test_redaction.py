@@ -12,8 +12,8 @@ import pytest
 
 from keptwork.agents.conversation import Answer, Message, Request, Role, SystemFailure, Tell, ToolUse
 from keptwork.agents.providers.redacting import Discreet, Pieces
-from keptwork.core import secrets_redaction
-from keptwork.core.secrets_redaction import Redactor
+from keptwork.core import secrets
+from keptwork.core.secrets import Redactor
 
 SECRET = 'p4ss"wörd/+&\\x'
 BODY = "MIIEpAIBAAKCAQEA0123456789abcdef\nqwertyuiopasdfghjkl"
@@ -101,12 +101,12 @@ def test_values_and_bytes_are_cleared_too() -> None:
 
 def test_the_process_knows_its_environment_as_it_is_and_what_it_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_TOKEN", "first-value")
-    assert secrets_redaction.current().text("first-value") == "[redacted: SOME_TOKEN]"
+    assert secrets.current().text("first-value") == "[redacted: SOME_TOKEN]"
     monkeypatch.setenv("SOME_TOKEN", "other-value")
-    assert secrets_redaction.current().text("first-value other-value") == "first-value [redacted: SOME_TOKEN]"
-    monkeypatch.setattr(secrets_redaction, "_learnt", {})
-    secrets_redaction.learn("the provider's key", "from-a-file\n")
-    assert secrets_redaction.current().text("from-a-file") == "[redacted: the provider's key]"
+    assert secrets.current().text("first-value other-value") == "first-value [redacted: SOME_TOKEN]"
+    monkeypatch.setattr(secrets, "_learnt", {})
+    secrets.learn("the provider's key", "from-a-file\n")
+    assert secrets.current().text("from-a-file") == "[redacted: the provider's key]"
 
 
 def test_hostile_text_takes_no_longer_than_other() -> None:

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keptwork.agents.skills import BUILT_IN, DEFAULT, FILE, skills
-from keptwork.agents.skills_routing import Tier, grade, route
+from keptwork.agents.skills import BUILT_IN, DEFAULT, FILE, Tier, grade, route, skills
 from keptwork.errors import BadInput
 
 

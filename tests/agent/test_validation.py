@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel
 
 from keptwork.agents import skills
-from keptwork.agents.json_schema_patterns import Patterns, TooSlow
+from keptwork.agents.json_schema import Patterns, TooSlow
 from keptwork.agents.validation import LONGEST_ANSWER, check, found_json, rules, rules_of
 from keptwork.errors import BadInput
 

@@ -6,7 +6,7 @@ import asyncio
 import json
 from typing import Any
 
-from keptwork.core.ids_entities import public_id
+from keptwork.core.ids import public_id
 from keptwork.core.lifecycles import JOB
 from keptwork.store import NewJob, Store, open_store
 from tests.conformance.stage import claim, moved, worker

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from keptwork.agents.budget_rules_prices import cost_micros
+from keptwork.agents.budget_rules import cost_micros
 from keptwork.settings import read
 from tests.support.command import Done, environment, run
 from tests.support.llm_server import LlmServer, Say, Status, use

@@ -70,7 +70,7 @@ def open_folder() -> Iterator[Path]:
 
 AS_NOBODY = f"""
 import contextlib, io, os, sys
-import keptwork.cli.events_audit, keptwork.cli.demo, keptwork.cli.events
+import keptwork.cli.demo, keptwork.cli.events
 import keptwork.cli.migrate, keptwork.store.sqlite.store
 from keptwork.cli import main
 for command in (["migrate", "--sql"], ["events", "list"], ["audit", "verify"], ["audit", "export"]):

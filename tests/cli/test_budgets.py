@@ -7,7 +7,7 @@ import asyncio
 from keptwork.agents import budgets
 from keptwork.agents.budgets import Refused
 from keptwork.agents.conversation import Usage
-from keptwork.core.ids_entities import public_id
+from keptwork.core.ids import public_id
 from keptwork.core.lifecycles import RUN
 from keptwork.core.money import Caps
 from keptwork.store import NewJob, open_store

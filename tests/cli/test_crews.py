@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from keptwork.core.ids_entities import public_id
+from keptwork.core.ids import public_id
 from keptwork.core.lifecycles import CREW
 from keptwork.crews import commands as crews
 from keptwork.crews.commands import Inside

@@ -94,6 +94,6 @@ def test_serve_refuses_a_database_that_is_not_there_in_one_line(tmp_path: Path) 
 
 
 def test_no_other_command_loads_the_server() -> None:
-    modules = "keptwork, keptwork.cli.main, keptwork.cli.serve, keptwork.cli.serve_dev"
+    modules = "keptwork, keptwork.cli.main, keptwork.cli.serve, keptwork.cli.serve"
     done = command.run(python=("-c", f"import sys, {modules}; print({{'fastapi', 'uvicorn'}} & {{*sys.modules}})"))
     assert done.stdout == "set()\n"

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from keptwork.core.ids_entities import public_id
+from keptwork.core.ids import public_id
 from keptwork.core.lifecycles import JOB
 from keptwork.store import NewJob, open_store
 from keptwork.store.contract.records import EVENT_FIELDS

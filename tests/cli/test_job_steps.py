@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from keptwork import Keptwork
-from keptwork.core.ids_entities import public_id
+from keptwork.core.ids import public_id
 from keptwork.core.lifecycles import JOB
 from keptwork.store import Store
 from keptwork.store.contract.checkpoints import Save

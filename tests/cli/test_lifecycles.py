@@ -148,7 +148,7 @@ def test_help_needs_neither_a_driver_nor_a_drawing_library(driver):
 STAND_IN = """
 import sys
 from keptwork.cli import main
-from keptwork.cli.main_lazy import Entry
+from keptwork.cli.main import Entry
 def act(*, as_json: main.screen.Json = False) -> {returns}:
     '''Act.'''
     {body}

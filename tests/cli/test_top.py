@@ -17,11 +17,11 @@ import pytest
 from rich.console import Console
 
 from keptwork.cli.main import _outcome
-from keptwork.cli.top_screen import drawn
+from keptwork.cli.top import drawn
 from keptwork.diagnostics import overview
 from keptwork.flows import commands as flows
 from keptwork.flows.definition import Flow
-from keptwork.jobs import limits_queues
+from keptwork.jobs import limits
 from keptwork.store import NewJob, Store, open_store
 from tests.cli.flow_stage import Stage, Terminal
 from tests.conformance.stage import claim, worker
@@ -53,7 +53,7 @@ async def scene(store: Store) -> None:
     await store.enqueue([NewJob("index", queue="work")])
     await claim(store, owner, 1, "work", start=True, lease_us=3_600_000_000)
     await store.enqueue([NewJob("send", queue="emails")] * 1_234)
-    await limits_queues.pause(store, 1, "emails")
+    await limits.pause(store, 1, "emails")
     await flows.start(store, Flow.model_validate({**GRAPH, "kind": "workstream"}))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 
-from keptwork.core.ids_entities import public_id
+from keptwork.core.ids import public_id
 from keptwork.store import open_store
 from tests.cli.queue_scene import answer, said
 from tests.conformance.stage import running, worker

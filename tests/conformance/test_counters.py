@@ -8,7 +8,7 @@ import pytest
 
 from keptwork.core import metrics
 from keptwork.core.lifecycles import JOB, WORKER
-from keptwork.core.metrics_histogram import bucket_of
+from keptwork.core.metrics import bucket_of
 from keptwork.errors import BadInput
 from keptwork.store import NewJob, Store, open_store
 from keptwork.store.contract.events_digest import MoveCount

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from keptwork.http.middleware_gate import COOKIE
+from keptwork.http.middleware import COOKIE
 from tests.http.conftest import OURS, Running, postgres_http_server, running, sqlite_server, two_tenants
 
 __all__ = ["postgres_http_server", "running", "sqlite_server"]

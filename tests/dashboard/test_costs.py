@@ -6,7 +6,7 @@ import httpx
 from playwright.sync_api import expect
 
 from keptwork.agents import budget_caps
-from keptwork.core.ids_entities import public_id
+from keptwork.core.ids import public_id
 from keptwork.core.lifecycles import JOB
 from keptwork.core.money import day_name, day_of
 from keptwork.store import NewJob, Store

@@ -8,11 +8,11 @@ import httpx
 import pytest
 from playwright.sync_api import expect
 
-from keptwork.core.ids_entities import public_id
+from keptwork.core.ids import public_id
 from keptwork.core.lifecycles import JOB, LIFECYCLES
 from keptwork.core.render import rows
 from keptwork.dashboard.pages import events
-from keptwork.dashboard.pages.overview_lifecycles import ways
+from keptwork.dashboard.pages.overview import ways
 from keptwork.store import NewJob
 from tests.conformance.stage import moved
 from tests.dashboard.conftest import Opens, SignedIn, next_page

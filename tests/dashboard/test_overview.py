@@ -13,9 +13,9 @@ from playwright.sync_api import Page, expect
 from keptwork.core.lifecycles import JOB
 from keptwork.dashboard import charts
 from keptwork.dashboard.pages import overview as page
-from keptwork.diagnostics.overview_throughput import MINUTES, Minute
-from keptwork.jobs import limits_queues
-from keptwork.observability import stats_roll_up
+from keptwork.diagnostics.overview import MINUTES, Minute
+from keptwork.jobs import limits
+from keptwork.observability import stats
 from keptwork.store import NewJob, Store
 from tests.conformance.stage import claim, moved, worker
 from tests.dashboard.conftest import Opens, SignedIn
@@ -58,7 +58,7 @@ def test_what_needs_somebody_is_told_with_the_way_there(running: Running, site: 
         workstream(client)
     open_breaker(running)
     running.do(lambda store: busy(store, running.ours))
-    running.do(lambda store: limits_queues.pause(store, running.ours, "emails"))
+    running.do(lambda store: limits.pause(store, running.ours, "emails"))
     text = site.get("/ui/").text
     assert figures(text) == {
         "open approval": "1",
@@ -121,7 +121,7 @@ def test_what_users_called_things_is_shown_as_text(running: Running, site: httpx
 
 
 def test_what_was_not_counted_yet_is_said_to_be_coming(running: Running, site: httpx.Client, monkeypatch):
-    running.do(lambda store: stats_roll_up.roll_up(store))
+    running.do(lambda store: stats.roll_up(store))
     monkeypatch.setattr(page, "COUNTED_AT_ONCE", 2)
     running.do(lambda store: store.enqueue([NewJob("fetch", tenant_id=running.ours)] * 5))
     first = site.get("/ui/").text

@@ -6,9 +6,9 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, expect
 
-from keptwork.dashboard import page_assets
+from keptwork.dashboard import page
 from keptwork.dashboard.page import MENU, POLICY
-from keptwork.http.middleware_gate import COOKIE
+from keptwork.http.middleware import COOKIE
 from tests.dashboard.conftest import SignedIn
 from tests.http.conftest import NOBODY, OURS, Running
 
@@ -94,9 +94,9 @@ def test_an_address_that_leads_nowhere_is_a_page_that_says_so(site: httpx.Client
 
 def test_files_are_kept_until_they_change(running: Running):
     with httpx.Client(base_url=running.address) as client:
-        for name in page_assets.files():
-            got = client.get(page_assets.address(name))
-            assert got.content == page_assets.files()[name]
+        for name in page.files():
+            got = client.get(page.address(name))
+            assert got.content == page.files()[name]
             assert "immutable" in got.headers["cache-control"]
         assert client.get("/ui/static/..%2Fpage.py").status_code == 404
 
@@ -123,7 +123,7 @@ def test_a_reader_signs_in_and_sees(signed_in: SignedIn):
 
 def test_style_sheets_close_whatever_they_open():
     """Two blocks were left open when pages were put together, and whatever came after was for narrow screens alone."""
-    for name, content in page_assets.files().items():
+    for name, content in page.files().items():
         if name.endswith(".css"):
             depth = 0
             for line in content.decode().splitlines():

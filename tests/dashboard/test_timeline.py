@@ -7,8 +7,8 @@ import doctest
 import pytest
 
 from keptwork.core.lifecycles import JOB
-from keptwork.dashboard import charts_timeline as module
-from keptwork.dashboard.charts_timeline import MOST_ROUNDS, MOST_TICKS, THINNEST, timeline
+from keptwork.dashboard import charts as module
+from keptwork.dashboard.charts import MOST_ROUNDS, MOST_TICKS, THINNEST, timeline
 from keptwork.store import Event
 
 S = 1_000_000

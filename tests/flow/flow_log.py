@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from keptwork.core.lifecycles import JOB, LIFECYCLES
 from keptwork.flows.compiled import KINDS, shape
 from keptwork.flows.definition import Flow, Step
-from keptwork.flows.plan_phase import Phase, phases
+from keptwork.flows.plan import Phase, phases
 from keptwork.store import Store
 from keptwork.store.contract.flows_steps import FlowFilter
 from keptwork.store.contract.records import Event, EventFilter

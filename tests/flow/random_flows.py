@@ -18,15 +18,14 @@ from keptwork.flows import commands as flows
 from keptwork.flows.compiled import KINDS, shape
 from keptwork.flows.definition import Flow
 from keptwork.flows.inline_batch import Carried, Stretch
-from keptwork.flows.plan_phase import Phase, phases
-from keptwork.flows.plan_shape import Shape
+from keptwork.flows.plan import Phase, Shape, phases
 from keptwork.flows.steps.crew import SHARE
 from keptwork.flows.steps.kind import DEATHS
 from keptwork.flows.transaction import Actor
 from keptwork.jobs import complete, outcome
-from keptwork.maintenance import reconciler_crew_mend
+from keptwork.maintenance import reconciler
 from keptwork.maintenance.expired_leases import Reaper
-from keptwork.maintenance.periodic_outage import Outage
+from keptwork.maintenance.periodic import Outage
 from keptwork.outcomes import Cancel, PermanentError, Snooze
 from keptwork.store import Job
 from tests.conformance.stage import worker
@@ -231,7 +230,7 @@ class Driver:
         await self._timed.advance(self._chance.choice((1_000, 1_000_000, 100_000_000, HOUR_US)))
         await Reaper(self._store, lambda: None, Outage()).run_once()
         await flows.wake(self._store)
-        await reconciler_crew_mend.mend(self._store)
+        await reconciler.mend(self._store)
 
     async def _answer(self) -> None:
         gates = await self._open_gates()

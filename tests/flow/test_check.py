@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from keptwork.errors import BadFlow
 from keptwork.flows.definition import VALUES, Input
-from keptwork.flows.validation import load, misfit
-from keptwork.flows.validation_inputs import from_text
+from keptwork.flows.validation import from_text, load, misfit
 
 RELEASE = """name: release-check
 kind: workstream

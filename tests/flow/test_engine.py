@@ -20,10 +20,10 @@ from keptwork.flows import commands as flows
 from keptwork.flows import create
 from keptwork.flows import engine as advance
 from keptwork.flows.definition import Flow
-from keptwork.flows.plan_phase import Phase, phases
+from keptwork.flows.plan import Phase, phases
 from keptwork.flows.transaction import Actor, Row, Scene
 from keptwork.jobs import complete, outcome, queries
-from keptwork.maintenance import reconciler_lost_steps
+from keptwork.maintenance import reconciler
 from keptwork.outcomes import PermanentError
 from keptwork.store import Store, open_store
 from tests.conformance.stage import worker
@@ -343,7 +343,7 @@ async def test_a_flow_whose_next_steps_cannot_be_found_out_does_not_end_the_work
     monkeypatch.setattr(advance, "go_on", goes_wrong)
     other = await flows.start(store, flow(step("a"), step("b", "a")))
     await app.work(until_idle=True)
-    assert await reconciler_lost_steps.catch_up(store) == 0  # nor whoever looks for what was lost
+    assert await reconciler.catch_up(store) == 0  # nor whoever looks for what was lost
     assert (await states(store, other))[0] == "S_SUCCESS"
     assert (await states(store, broken))[1] == {"a": "S_RUNNING", "b": "S_PENDING"}
     (row,) = await store.steps(broken.id, names=["a"])

@@ -16,7 +16,7 @@ import pytest
 
 from keptwork import Context, Keptwork
 from keptwork.audit import verify
-from keptwork.core.ids_entities import public_id
+from keptwork.core.ids import public_id
 from keptwork.core.lifecycles import JOB, WORKSTREAM_STEP
 from keptwork.diagnostics import overrides, why_flows
 from keptwork.diagnostics.doctor import runner
@@ -28,7 +28,7 @@ from keptwork.flows.inline_batch import Carried, Stretch
 from keptwork.flows.transaction import Actor
 from keptwork.jobs import complete, outcome
 from keptwork.maintenance.expired_leases import Reaper
-from keptwork.maintenance.periodic_outage import Outage
+from keptwork.maintenance.periodic import Outage
 from keptwork.outcomes import PermanentError, Snooze
 from keptwork.store import EventFilter, JobFilter, Store
 from keptwork.workers import inline_runner

@@ -21,8 +21,7 @@ from keptwork.flows import commands_list_mends, for_each, inline_batch, validati
 from keptwork.flows import engine as advance
 from keptwork.flows.definition import Flow
 from keptwork.flows.inline_batch import Stretch
-from keptwork.flows.plan_phase import Phase
-from keptwork.flows.plan_shape import Shape
+from keptwork.flows.plan import Phase, Shape
 from keptwork.flows.transaction import Row, Scene
 from keptwork.store import open_store
 from tests.flow.flow_log import Known, faults, known

@@ -24,7 +24,7 @@ from keptwork.access.scopes import Scope
 from keptwork.dashboard.site import install
 from keptwork.http.app import create_app
 from keptwork.http.auth import Caller, Principal
-from keptwork.http.rate_limit_requests import Limits
+from keptwork.http.rate_limit import Limits
 from keptwork.http.server import Server, server
 from keptwork.store import Store, open_store
 from tests.http.declared import check_declared

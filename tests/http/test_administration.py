@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from keptwork.core.ids_entities import public_id
+from keptwork.core.ids import public_id
 from keptwork.core.lifecycles import JOB
-from keptwork.diagnostics.doctor import job_checks_orphaned_lease
+from keptwork.diagnostics.doctor import job_checks
 from keptwork.jobs import limits
 from keptwork.jobs.concurrency import Throttle
 from keptwork.store import NewJob, Store
@@ -73,7 +73,7 @@ def test_the_figures_come_as_json_and_are_the_tenants_own(client: httpx.Client, 
 def test_the_doctor_finds_and_mends_only_what_is_the_tenants_own(
     boss: httpx.Client, running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_checks_orphaned_lease, "LEASE_PATIENCE_US", 0)
+    monkeypatch.setattr(job_checks, "LEASE_PATIENCE_US", 0)
     ours, theirs = left_alone(running), left_alone(running, THEIRS)
     (finding,) = boss.get("/api/doctor").json()["findings"]
     assert (finding["check"], finding["id"], finding["entity"]) == ("orphaned_lease", ours, "job")
@@ -104,7 +104,7 @@ def test_what_counts_as_stuck_can_be_said_and_looking_needs_less_than_mending(
 def test_of_several_who_mend_under_one_key_at_once_all_are_told_the_same(
     boss: httpx.Client, running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_checks_orphaned_lease, "LEASE_PATIENCE_US", 0)
+    monkeypatch.setattr(job_checks, "LEASE_PATIENCE_US", 0)
     left_alone(running)
 
     def mend(_: int) -> httpx.Response:

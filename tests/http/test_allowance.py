@@ -10,13 +10,10 @@ from dataclasses import replace
 
 import pytest
 
-from keptwork.access.scopes_allowance import Allowance
+from keptwork.access.scopes import Allowance
 from keptwork.errors import BadInput, QueueFull, TooManyAtOnce, TooManyRequests, TooManyStreams, TooManyWrongKeys
-from keptwork.http import rate_limit_guesses as guessing
-from keptwork.http.rate_limit import KNOWN_SECONDS, Turnstile
-from keptwork.http.rate_limit_guesses import Guesses
-from keptwork.http.rate_limit_queue_quota import COUNT_SECONDS, FULL_SECONDS, Room
-from keptwork.http.rate_limit_requests import Limits
+from keptwork.http import rate_limit as guessing
+from keptwork.http.rate_limit import COUNT_SECONDS, FULL_SECONDS, KNOWN_SECONDS, Guesses, Limits, Room, Turnstile
 from tests.http.conftest import THEIRS, Keys, Running, serving, two_tenants
 from tests.http.limited import limit
 from tests.http.wire import connected, head

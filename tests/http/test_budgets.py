@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from keptwork.core import ids
-from keptwork.core.ids_entities import public_id
+from keptwork.core.ids import public_id
 from keptwork.core.lifecycles import JOB
 from keptwork.core.money import day_name, day_of
 from keptwork.store import NewJob, Store

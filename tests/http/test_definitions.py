@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from keptwork.http import submitted_flows_submissions
+from keptwork.http import submitted_flows
 from tests.http.conftest import OURS, Running
 from tests.http.flow_stage import HERE, SIGNED, kept
 
@@ -102,7 +102,7 @@ def test_a_step_that_says_what_is_run_is_taken_from_nobody_unless_the_server_is_
 
 
 def test_a_server_that_lets_programs_pass_is_noticed(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(submitted_flows_submissions, "programs", lambda flow: [])  # a twin that finds none
+    monkeypatch.setattr(submitted_flows, "programs", lambda flow: [])  # a twin that finds none
     assert [posted(client, step).status_code for step in PROGRAMS] == [201] * len(PROGRAMS)
 
 

@@ -11,15 +11,14 @@ import pytest
 from fastapi.routing import APIRoute
 from starlette.routing import Match
 
-from keptwork.http import app_directory
-from keptwork.http.app import ROUTES
-from keptwork.http.app_directory import CHOSEN, Directory
+from keptwork.http import app
+from keptwork.http.app import CHOSEN, ROUTES, Directory
 from keptwork.http.server import listening_on
 from tests.http.conftest import Running
 
 
 def test_the_examples_are_true() -> None:
-    assert doctest.testmod(app_directory).failed == 0
+    assert doctest.testmod(app).failed == 0
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{min(route.methods)} {route.path}")

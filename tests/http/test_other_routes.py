@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from keptwork.core import render
-from keptwork.core.ids_entities import public_id
+from keptwork.core.ids import public_id
 from keptwork.core.lifecycles import JOB, LIFECYCLES
 from keptwork.store import Blob, NewJob, Store
 from tests.conformance.stage import claim, moved, worker

@@ -14,11 +14,10 @@ from starlette.responses import Response
 from keptwork.core.lifecycles import JOB
 from keptwork.errors import BadInput, SeesNoRows
 from keptwork.http import app as application
-from keptwork.http.auth import Reads, Writes
-from keptwork.http.auth_second_lock import narrows
+from keptwork.http.auth import Reads, Writes, narrows
 from keptwork.http.dependencies import Db, answer
 from keptwork.http.idempotency import Asked, Does
-from keptwork.http.rate_limit_requests import Limits
+from keptwork.http.rate_limit import Limits
 from keptwork.http.routes import ROUTERS
 from keptwork.store import EventFilter, JobFilter, Store, open_store
 from tests.http.conftest import THEIRS, Keys, Running, serving, two_tenants

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from keptwork.core.ids_entities import resolve
+from keptwork.core.ids import resolve
 from keptwork.core.lifecycles import WORKER
 from keptwork.store import NewJob, Store
 from tests.conformance.stage import claim, moved

@@ -16,7 +16,7 @@ import pytest
 from keptwork.core.lifecycles import JOB, decide, insist
 from keptwork.flows import commands as flows
 from keptwork.handles_flow import flow_file
-from keptwork.http.rate_limit_requests import Limits
+from keptwork.http.rate_limit import Limits
 from keptwork.jobs import queries as job_service
 from keptwork.store import NewJob, Store
 from keptwork.workers import commands as worker_service

@@ -4,7 +4,7 @@ import contextlib
 import os
 import signal
 
-from keptwork.process import tree_bonds
+from keptwork.process import tree
 from keptwork.process.tool_process import prepare, run
 from keptwork.process.tree import Tree
 
@@ -16,5 +16,5 @@ def _send(self: Tree, number: signal.Signals) -> None:
         os.killpg(self.leader, number)
 
 
-tree_bonds.adopt_orphans = lambda: False
+tree.adopt_orphans = lambda: False
 Tree.send = _send  # type: ignore[method-assign]  # that is what makes it a twin

@@ -19,7 +19,7 @@ from keptwork.context import Context
 from keptwork.errors import BadInput
 from keptwork.process.frames import ASIDE, HEADER, receive
 from keptwork.workers.isolation.handler_process import IsolatedContext
-from keptwork.workers.tool_runner_step import ToolSpec, run_tool
+from keptwork.workers.tool_runner import ToolSpec, run_tool
 from tests.process import programs
 
 

@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 from keptwork.errors import BadInput
 from keptwork.process.output import CHUNK, Kept, Stream
 from keptwork.process.resource_limits import Limits
-from keptwork.process.tool import LONGEST_ARGUMENT, MOST_OUTPUT, PROGRAM, Command, NotStarted, Output, Tools
-from keptwork.process.tool_environment import passed_on
+from keptwork.process.tool import LONGEST_ARGUMENT, MOST_OUTPUT, PROGRAM, Command, NotStarted, Output, Tools, passed_on
 from keptwork.process.tree import signal_all
 from tests.process.programs import MB
 from tests.process.stage import there, until

@@ -6,12 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from keptwork.agents.conversation import Message, Request, Role
-from keptwork.agents.conversation_limits import Limits
+from keptwork.agents.conversation import Limits, Message, Request, Role
 from keptwork.agents.providers.anthropic import Anthropic
 from keptwork.agents.providers.openai import OpenAI
 from keptwork.agents.providers.sdk import SdkProvider
-from keptwork.core.secrets_key import Key
+from keptwork.core.secrets import Key
 
 CANARY = "sk-canary-0123456789abcdefghij"
 MODELS = {"anthropic": "claude-haiku-4-5", "openai": "gpt-5.4-nano"}

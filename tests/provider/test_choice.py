@@ -9,11 +9,9 @@ import pytest
 
 from keptwork import settings as config
 from keptwork.agents.conversation import Message, Request, Role
-from keptwork.agents.providers.choose import choose
-from keptwork.agents.providers.choose_recorded import Recorded
-from keptwork.agents.skills_routing import Tier
-from keptwork.core.secrets_key import HIDDEN, Key, from_file
-from keptwork.core.secrets_redaction import current
+from keptwork.agents.providers.choose import Recorded, choose
+from keptwork.agents.skills import Tier
+from keptwork.core.secrets import HIDDEN, Key, current, from_file
 from keptwork.errors import NoKey
 from keptwork.settings import Config
 from tests.support.llm_server import LlmServer, Say

@@ -11,9 +11,8 @@ import pytest
 
 from keptwork.agents.conversation import Answer, BusinessFailure, Message, Offer, Request, Role, Stop, Usage
 from keptwork.agents.providers.anthropic import Anthropic
-from keptwork.agents.providers.choose_offline import LABEL, Offline
-from keptwork.agents.providers.choose_recorded import Recorded
-from keptwork.core.secrets_key import Key
+from keptwork.agents.providers.choose import LABEL, Offline, Recorded
+from keptwork.core.secrets import Key
 from keptwork.errors import BadInput, CannotWriteFile, NoRecording
 from tests.provider.conftest import CANARY
 from tests.support.llm_server import LlmServer, Say, use

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from keptwork.agents.budget_rules_prices import cost_micros, most_input_tokens
+from keptwork.agents.budget_rules import cost_micros, most_input_tokens
 from keptwork.agents.conversation import Message, Offer, Request, Role, Stop, ToolUse, Usage
 from keptwork.agents.providers.openai import OpenAI
 from keptwork.agents.providers.sdk import load
-from keptwork.core.secrets_key import Key
+from keptwork.core.secrets import Key
 from keptwork.settings import Config
 from tests.provider.conftest import CANARY, Connect
 from tests.support.command import environment

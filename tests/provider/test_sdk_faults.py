@@ -14,7 +14,7 @@ import pytest
 from keptwork.agents.conversation import AgentFailure, BusinessFailure, Request, SystemFailure, Usage
 from keptwork.agents.providers.sdk import SdkProvider
 from keptwork.agents.providers.streamed_answer import Malformed
-from keptwork.core.secrets_key import Key
+from keptwork.core.secrets import Key
 from keptwork.outcomes import PermanentError
 from tests.provider.conftest import CANARY, Connect
 from tests.support.hook_server import hook_server

@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from keptwork.agents.budget_rules_prices import ceiling_micros, cost_micros
+from keptwork.agents.budget_rules import ceiling_micros, cost_micros
 from keptwork.agents.conversation import AgentFailure, Answer, Request
 from keptwork.agents.providers.sdk import SdkProvider
 from keptwork.outcomes import PermanentError

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from hypothesis import strategies as st
 
 from keptwork.context import Context
-from keptwork.core.ids_entities import public_id
+from keptwork.core.ids import public_id
 from keptwork.core.lifecycles import CREW, JOB
 from keptwork.crews import commands as crews
 from keptwork.crews import engine as crew_moves
@@ -22,16 +22,16 @@ from keptwork.errors import InvalidTransition
 from keptwork.job import JobType
 from keptwork.jobs.complete import applied
 from keptwork.jobs.outcome import settle
-from keptwork.maintenance import reconciler_crew_mend
+from keptwork.maintenance import reconciler
 from keptwork.maintenance.expired_leases import Reaper
-from keptwork.maintenance.periodic_outage import Outage
+from keptwork.maintenance.periodic import Outage
 from keptwork.outcomes import PermanentError
 from keptwork.process.tool import Tools
 from keptwork.store import EventFilter, Job, Store
 from keptwork.workers.artifacts import Shelf
 from keptwork.workers.breaker_check import Gate
 from keptwork.workers.checkpoint_writer import Journal
-from keptwork.workers.handlers_threads import Threads
+from keptwork.workers.handlers import Threads
 from keptwork.workers.steps import Steps, said_by
 from keptwork.workers.waits import Desk
 from tests.conformance.stage import worker
@@ -195,7 +195,7 @@ class Fleet:
             ("moment", lambda: self.let_time_pass(20_000), 2),
             ("lease", lambda: self.let_time_pass(LEASE + 1), 1),
             ("cancel", self.call_one_off, 1 if self.forest.seed % 3 == 0 else 0),
-            ("mend", lambda: reconciler_crew_mend.mend(self.store), 1),
+            ("mend", lambda: reconciler.mend(self.store), 1),
         ]
         weights = [weight for _, _, weight in deeds]
         for name, deed, _ in self._random.choices(deeds, weights, k=steps):

@@ -19,8 +19,8 @@ WRITES = {*verbs(), "atomically", "transaction"}
 READS = {name for name, _ in inspect.getmembers(Reader, inspect.isfunction)} - WRITES
 
 EXEMPT = {
-    "diagnostics.doctor.job_checks_orphaned_lease.mend": "`rounds.treat`, which calls it, has the mark.",
-    "diagnostics.doctor.job_checks_stuck_breaker.mend": "`rounds.treat`, which calls it, has the mark.",
+    "diagnostics.doctor.job_checks.repair_orphaned_lease": "`runner.treat`, which calls it, has the mark.",
+    "diagnostics.doctor.job_checks.repair_stuck_breaker": "`runner.treat`, which calls it, has the mark.",
     "audit.seals.seal": "A duty of the workers, which the next round repeats; the command waits by itself.",
 }
 """Use-cases that look as if they needed the mark, and why they need none."""

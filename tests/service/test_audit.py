@@ -12,7 +12,7 @@ import apsw
 import pytest
 
 from keptwork.audit import verify
-from keptwork.core.ids_entities import public_id
+from keptwork.core.ids import public_id
 from keptwork.core.lifecycles import JOB, LIFECYCLES, WORKER
 from keptwork.errors import StoreError
 from keptwork.store import Store, open_store, upgrade_migrate

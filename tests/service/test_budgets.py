@@ -12,17 +12,17 @@ from keptwork import Keptwork
 from keptwork.agents import budget_caps, budgets
 from keptwork.agents.budgets import Refused, Reserved
 from keptwork.agents.conversation import Usage
-from keptwork.core.ids_entities import public_id, resolve
+from keptwork.core.ids import public_id, resolve
 from keptwork.core.lifecycles import JOB, RUN
 from keptwork.core.money import DAY_US, Caps, day_name, day_of, midnight_after
 from keptwork.diagnostics.why_jobs import why
 from keptwork.errors import BadInput, LeaseLost, NotFound
 from keptwork.flows import commands as flows
 from keptwork.flows.definition import Flow
-from keptwork.job_declared import DeclaredJob
+from keptwork.job import DeclaredJob
 from keptwork.jobs.outcome import Release
-from keptwork.maintenance.held_job_release_budget_watch import BudgetWatch
-from keptwork.maintenance.periodic_outage import Outage
+from keptwork.maintenance.held_job_release import BudgetWatch
+from keptwork.maintenance.periodic import Outage
 from keptwork.store import Store
 from keptwork.store.contract.budgets import Budget
 from keptwork.store.contract.records import Job

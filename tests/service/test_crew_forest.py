@@ -17,7 +17,7 @@ from keptwork.crews import engine as crew_moves
 from keptwork.crews import plan as crew_plan
 from keptwork.crews.plan import LetGo
 from keptwork.store import open_store
-from keptwork.workers.waits_crews import Crews
+from keptwork.workers.waits import Crews
 from tests.conformance.by_hand import hand_on
 from tests.conformance.times import START, PostgresClock
 from tests.service.crew_forest import Forest, Node, forests, grown
@@ -135,7 +135,7 @@ def forgetful() -> Callable[..., Any]:
 
 TWINS: dict[str, tuple[str, Any, Forest, str]] = {
     "a waiting share keeps its worker": (
-        "keptwork.workers.waits_crews.HELD_BY_QUOTA",
+        "keptwork.workers.waits.HELD_BY_QUOTA",
         None,
         CROWD,
         "a crew waits although",
@@ -148,7 +148,7 @@ TWINS: dict[str, tuple[str, Any, Forest, str]] = {
     ),
     "shares outlive a failed crew": ("keptwork.crews.engine._cancel_shares", no_cancelling, ROTTEN, "outlive"),
     "crews are made by every run": (
-        "keptwork.workers.waits_crews.Crews._submitted",
+        "keptwork.workers.waits.Crews._submitted",
         forgetful(),
         CROWD,
         "crews were made where|never end",

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from keptwork.core.guards import MAX_DEPTH
-from keptwork.core.ids_entities import public_id
+from keptwork.core.ids import public_id
 from keptwork.core.lifecycles import CREW, JOB
 from keptwork.crews import commands as crews
 from keptwork.crews import engine as crew_moves
@@ -21,9 +21,9 @@ from keptwork.job import JobType
 from keptwork.jobs import queries
 from keptwork.jobs.complete import applied
 from keptwork.jobs.outcome import Raised, Suspend, settle
-from keptwork.maintenance import reconciler_crew_mend
+from keptwork.maintenance import reconciler
 from keptwork.maintenance.expired_leases import Reaper
-from keptwork.maintenance.periodic_outage import Outage
+from keptwork.maintenance.periodic import Outage
 from keptwork.store import Job, Store
 from keptwork.store.contract.crews import HELD_BY_QUOTA, waits_for_crew
 from keptwork.store.contract.records import Expiry
@@ -414,9 +414,9 @@ async def test_a_worker_that_is_terminated_with_its_jobs_fails_their_crew(store:
 
 async def test_time_cancels_a_crew_whose_time_is_over(store: Store, hand: Hand) -> None:
     crew, patient = await submitted(store, 1, timeout="1h"), await submitted(store, 1)
-    assert await reconciler_crew_mend.mend(store) == 0
+    assert await reconciler.mend(store) == 0
     await hand.run(f"UPDATE crews SET deadline_at = 1 WHERE id = {crew}")
-    assert await reconciler_crew_mend.mend(store) == 1
+    assert await reconciler.mend(store) == 1
     row = await entity(store, CREW, crew)
     assert (row["state"], row["reason"]) == ("CANCELED", "timeout")
     assert (await state(store, patient), await store.shares([crew], unfinished_only=True)) == ("RUNNING", [])
@@ -429,12 +429,12 @@ async def test_shares_that_ended_behind_the_services_back_are_seen(store: Store)
         change = settle(job, DIG, said, lambda: 0.0, f"w:{job.owner}")
         await store.apply([change])
     assert await states(store, done, failed) == ["RUNNING", "RUNNING"]
-    assert await reconciler_crew_mend.mend(store) == 1
+    assert await reconciler.mend(store) == 1
     for job in await taken(store):
         await store.apply([settle(job, DIG, Raised(ValueError("no")), lambda: 0.0, f"w:{job.owner}")])
-    assert await reconciler_crew_mend.mend(store) == 1
+    assert await reconciler.mend(store) == 1
     assert await states(store, done, failed) == ["COMPLETED", "FAILED"]
-    assert await reconciler_crew_mend.mend(store) == 0
+    assert await reconciler.mend(store) == 0
 
 
 async def test_workers_that_are_free_find_those_who_wait_even_if_nobody_told_them(store: Store, hand: Hand) -> None:
@@ -442,7 +442,7 @@ async def test_workers_that_are_free_find_those_who_wait_even_if_nobody_told_the
     first, second = await submitted(store, 1), await submitted(store, 1)
     assert await states(store, first, second) == ["RUNNING", "PENDING"]
     await hand.run("UPDATE crew_quotas SET most = 2")
-    assert await reconciler_crew_mend.mend(store) == 1
+    assert await reconciler.mend(store) == 1
     assert await state(store, second) == "RUNNING"
 
 
@@ -451,7 +451,7 @@ async def test_a_share_that_nobody_woke_is_woken(store: Store, hand: Hand) -> No
     await crews.cancel(store, 1, id_of(inner))
     await hand.run(f"UPDATE jobs SET held_by = 'quota', waits_for = '{waits_for_crew(inner)}' WHERE id = {asker.id}")
     assert await taken(store) == []
-    assert await reconciler_crew_mend.mend(store) > 0
+    assert await reconciler.mend(store) > 0
     assert [job.id for job in await taken(store)] == [asker.id]
     assert await state(store, outer) == "RUNNING"
 
@@ -462,7 +462,7 @@ async def test_the_crew_of_a_cancelled_job_goes_with_it(store: Store) -> None:
     crew = await submitted(store, 1, Inside(asker_id=asker.id))
     await wait_for(store, asker, crew)
     await queries.cancel(store, 1, asker.public_id)
-    assert await reconciler_crew_mend.mend(store) == 1
+    assert await reconciler.mend(store) == 1
     row = await entity(store, CREW, crew)
     assert (row["state"], row["reason"]) == ("CANCELED", f"{asker.public_id}, which waited for it, was cancelled")
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from keptwork.core.durations import rfc3339
-from keptwork.core.ids_entities import public_id
+from keptwork.core.ids import public_id
 from keptwork.core.lifecycles import JOB
 from keptwork.errors import BadInput, NotFound, RunAgainBefore
 from keptwork.jobs import dead_letters

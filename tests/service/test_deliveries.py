@@ -7,7 +7,7 @@ import random
 import pytest
 
 from keptwork.store.contract.outbox import MOST_ATTEMPTS, Delivery
-from keptwork.webhooks.http_post_deliveries import LONGEST_PAUSE_US, Answer, verdict
+from keptwork.webhooks.http_post import LONGEST_PAUSE_US, Answer, verdict
 
 HOUR_US = 3_600_000_000
 

@@ -10,7 +10,7 @@ import pytest
 
 from keptwork import Context
 from keptwork.audit.verify import verify
-from keptwork.core.ids_entities import public_id
+from keptwork.core.ids import public_id
 from keptwork.core.lifecycles import BREAKER, JOB, RUN, WORKSTREAM
 from keptwork.crews import commands as crews
 from keptwork.diagnostics import overrides

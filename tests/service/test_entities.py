@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keptwork.core import ids
-from keptwork.core.ids_entities import actor_name, lifecycle_named, public_id, resolve
+from keptwork.core.ids import actor_name, lifecycle_named, public_id, resolve
 from keptwork.core.lifecycles import LIFECYCLES
 from keptwork.errors import BadInput, NotFound
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from keptwork.agents import budget_caps_costs
+from keptwork.agents import budget_caps
 from keptwork.agents import commands as agents
 from keptwork.audit import verify
-from keptwork.core.ids_entities import public_id
+from keptwork.core.ids import public_id
 from keptwork.core.lifecycles import AGENT, CREW, JOB, LIFECYCLES, RUN, WORKSTREAM
 from keptwork.diagnostics import diagnose
 from keptwork.diagnostics.doctor import runner
@@ -21,7 +21,7 @@ from keptwork.flows import forks, queries, report
 from keptwork.flows.commands import FlowRef
 from keptwork.flows.live_view import FlowView
 from keptwork.flows.transaction import Actor
-from keptwork.maintenance import reconciler_lost_steps, retention
+from keptwork.maintenance import reconciler, retention
 from keptwork.maintenance.retention import ENDED_LIKE, FINISHED, Retention, Swept, prune, sweep
 from keptwork.store import Blob, EventFilter, NewJob, Store, open_store
 from keptwork.store.contract.agents_transcripts import NewLine
@@ -133,7 +133,7 @@ async def test_nothing_is_left_of_a_flow_with_steps_of_every_sort(
         await diagnose.explained(store, 1, ref.public_id)
     with pytest.raises(NotFound):
         await flows.found_step(store, public_id(ref.kind.step.name, first["id"]), 1)
-    spent = await budget_caps_costs.read(store, 1, "flow", 0)
+    spent = await budget_caps.read(store, 1, "flow", 0)
     shown = [(line.name, line.id, line.cost.micros) for line in spent.lines]
     assert shown == [(f"deleted {kind}", ref.public_id, 70)]
 
@@ -341,7 +341,7 @@ async def test_everything_can_be_asked_about_a_flow_whose_jobs_are_gone(store: S
     view = FlowView(store, ref, 1)
     assert (await report.report(store, view)).word == "failed"
     assert await report.last_output(store, view) == []
-    assert await reconciler_lost_steps.catch_up(store) == 0
+    assert await reconciler.catch_up(store) == 0
 
 
 async def test_a_flow_whose_jobs_are_gone_can_be_carried_on(store: Store) -> None:

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from keptwork.core.durations import LONGEST_US
-from keptwork.core.ids_entities import public_id
+from keptwork.core.ids import public_id
 from keptwork.core.lifecycles import JOB
 from keptwork.errors import (
     BadInput,

@@ -16,9 +16,9 @@ from keptwork.flows import approvals
 from keptwork.flows import commands as flows
 from keptwork.flows import engine as advance
 from keptwork.flows.transaction import Actor, Scene
-from keptwork.maintenance import reconciler_crew_mend
+from keptwork.maintenance import reconciler
 from keptwork.maintenance.expired_leases import Reaper
-from keptwork.maintenance.periodic_outage import Outage
+from keptwork.maintenance.periodic import Outage
 from keptwork.store import Store, open_store
 from tests.conformance.by_hand import hand_on
 from tests.conformance.stage import claim, worker
@@ -173,7 +173,7 @@ async def test_a_crew_is_called_off_though_a_worker_starts_another_step_at_that_
     monkeypatch.setattr(advance, "withdraw", withdraw_slowly)
     if by == "time":
         await end_time_of_crews(postgres_copy)
-        await reconciler_crew_mend.mend(store)
+        await reconciler.mend(store)
     else:
         await crews.cancel(store, 1, ids.public("crew", crew["id"]))
     assert started
@@ -256,5 +256,5 @@ async def test_a_crew_put_back_to_its_beginning_is_begun_again(store: Store) -> 
     id = ids.public("crew", crew["id"])
     await overrides.overridden(store, 1, id, "SUBMITTED", reason="once more", actor="ann")
     assert "nobody has looked at it since" in (await diagnose.explained(store, 1, id)).reasons[0].says
-    await reconciler_crew_mend.mend(store)
+    await reconciler.mend(store)
     await ended_well(store, ref, Driver(store))

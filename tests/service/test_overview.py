@@ -10,10 +10,10 @@ from typing import cast
 import pytest
 
 from keptwork.core.lifecycles import JOB
-from keptwork.diagnostics import overview, overview_throughput
+from keptwork.diagnostics import overview
 from keptwork.flows import commands as flows
 from keptwork.flows.definition import Flow
-from keptwork.jobs import limits_queues
+from keptwork.jobs import limits
 from keptwork.store import NewJob, Store
 from keptwork.workers import commands as workers
 from tests.conformance.stage import claim, moved, queued, running, worker
@@ -42,7 +42,7 @@ async def test_everything_that_waits_for_somebody_is_counted_and_nothing_of_othe
     await moved(timed.store, JOB, dead, "dead_letter", by="holder", reason="timeout", reason_code="timeout")
     await timed.store.enqueue([NewJob("k", queue="paused"), NewJob("k", held_by="breaker:tool:aider"), NewJob("k")])
     await timed.store.enqueue([NewJob("k", held_by="limit", limit_key="*:k")])
-    await limits_queues.pause(timed.store, 1, "paused")
+    await limits.pause(timed.store, 1, "paused")
     await trip(timed.store, 1, "tool:aider")
     await flows.start(timed.store, Flow.model_validate({**GRAPH, "kind": "workstream"}))
     await timed.advance(workers.SILENT_US + 1)
@@ -75,9 +75,9 @@ async def test_queues_are_shown_that_have_jobs_are_paused_or_are_served(store: S
     await claim(store, owner, 1, "run-cdef", start=True)
     assert (await overview.read(store, 1)).running == 1
     await moved(store, JOB, done, "succeed", by="holder")
-    await limits_queues.pause(store, 1, "a")
-    await limits_queues.pause(store, 1, "b")
-    await limits_queues.resume(store, 1, "b")
+    await limits.pause(store, 1, "a")
+    await limits.pause(store, 1, "b")
+    await limits.resume(store, 1, "b")
     found = await overview.read(store, 1)
     assert [queue.name for queue in found.queues] == ["a", "default", "run-89ab"]
     assert (found.queued, found.running) == (1, 0)
@@ -101,7 +101,7 @@ async def test_as_json_it_says_the_same(store: Store) -> None:
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks in a test come one right after the other."""
-    monkeypatch.setattr(overview_throughput, "REST", 0)
+    monkeypatch.setattr(overview, "REST", 0)
 
 
 async def ended(store: Store, owner: int, number: int, how: str = "succeed", **facts: str) -> None:
@@ -116,19 +116,19 @@ async def test_jobs_are_counted_by_the_minute_in_which_they_ended(timed: Timed) 
     await timed.advance(2 * MINUTE)
     await ended(timed.store, owner, 1, "dead_letter", reason="timeout", reason_code="timeout")
     await queued(timed.store, 4)
-    found = await overview_throughput.read_throughput(timed.store, 1)
+    found = await overview.read_throughput(timed.store, 1)
     assert [minute[1:] for minute in found.minutes[-3:]] == [(2, 2, 0), (0, 0, 0), (5, 1, 1)]
     assert (len(found.minutes), found.last_minute[1:], found.per_second) == (
-        overview_throughput.MINUTES,
+        overview.MINUTES,
         (5, 1, 1),
         1 / 60,
     )
     await timed.advance(MINUTE)
     await ended(timed.store, owner, 1)
-    later = await overview_throughput.read_throughput(timed.store, 1)
+    later = await overview.read_throughput(timed.store, 1)
     assert [minute[1:] for minute in later.minutes[-4:]] == [(2, 2, 0), (0, 0, 0), (5, 1, 1), (1, 1, 0)]
-    await timed.advance(overview_throughput.MINUTES * MINUTE)
-    assert sum(minute.ended for minute in (await overview_throughput.read_throughput(timed.store, 1)).minutes) == 0
+    await timed.advance(overview.MINUTES * MINUTE)
+    assert sum(minute.ended for minute in (await overview.read_throughput(timed.store, 1)).minutes) == 0
 
 
 class Noting:
@@ -151,21 +151,19 @@ class Noting:
 
 async def test_what_is_over_is_not_counted_again(timed: Timed) -> None:
     noting = Noting(timed.store)
-    await overview_throughput.read_throughput(cast(Store, noting), 1)
-    assert noting.counts == overview_throughput.MINUTES + 1
-    await overview_throughput.read_throughput(cast(Store, noting), 1)
-    assert (
-        noting.counts == overview_throughput.MINUTES + 1 + 3
-    )  # this minute, the one before, and the last sixty seconds
+    await overview.read_throughput(cast(Store, noting), 1)
+    assert noting.counts == overview.MINUTES + 1
+    await overview.read_throughput(cast(Store, noting), 1)
+    assert noting.counts == overview.MINUTES + 1 + 3  # this minute, the one before, and the last sixty seconds
 
 
 async def test_a_minute_in_which_somebody_looked_is_counted_again_when_it_is_over(timed: Timed) -> None:
     await timed.advance(MINUTE - await timed.store.now() % MINUTE)
     await queued(timed.store, 1)
-    await overview_throughput.read_throughput(timed.store, 1)
+    await overview.read_throughput(timed.store, 1)
     await queued(timed.store, 2)
     await timed.advance(5 * MINUTE)
-    assert [minute.enqueued for minute in (await overview_throughput.read_throughput(timed.store, 1)).minutes[-6:]] == [
+    assert [minute.enqueued for minute in (await overview.read_throughput(timed.store, 1)).minutes[-6:]] == [
         3,
         0,
         0,
@@ -176,22 +174,22 @@ async def test_a_minute_in_which_somebody_looked_is_counted_again_when_it_is_ove
 
 
 async def test_of_a_busy_log_each_look_counts_some_minutes_more(timed: Timed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(overview_throughput, "MOST_MOVES", 3)
+    monkeypatch.setattr(overview, "MOST_MOVES", 3)
     for _ in range(6):
         await queued(timed.store, 2)
         await timed.advance(MINUTE)
-    lengths = [len((await overview_throughput.read_throughput(timed.store, 1)).minutes) for _ in range(8)]
+    lengths = [len((await overview.read_throughput(timed.store, 1)).minutes) for _ in range(8)]
     assert lengths == sorted(lengths)
-    assert 3 <= lengths[0] < overview_throughput.MINUTES
-    assert lengths[-1] == overview_throughput.MINUTES
+    assert 3 <= lengths[0] < overview.MINUTES
+    assert lengths[-1] == overview.MINUTES
 
 
 async def test_after_a_look_that_took_long_there_is_a_rest(timed: Timed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(overview_throughput, "REST", 20)
+    monkeypatch.setattr(overview, "REST", 20)
     seconds = itertools.count().__next__  # every look at the clock is a second later
-    first = await overview_throughput.read_throughput(timed.store, 1, clock=seconds)
+    first = await overview.read_throughput(timed.store, 1, clock=seconds)
     await queued(timed.store)
-    assert await overview_throughput.read_throughput(timed.store, 1, clock=seconds) is first
+    assert await overview.read_throughput(timed.store, 1, clock=seconds) is first
     for _ in range(25):
         seconds()
-    assert (await overview_throughput.read_throughput(timed.store, 1, clock=seconds)).last_minute.enqueued == 1
+    assert (await overview.read_throughput(timed.store, 1, clock=seconds)).last_minute.enqueued == 1

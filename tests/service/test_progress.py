@@ -12,7 +12,7 @@ from keptwork.flows.compiled import KINDS
 from keptwork.flows.definition import Flow
 from keptwork.flows.eta import medians, time_left, usual_times
 from keptwork.flows.live_view import FlowView
-from keptwork.flows.plan_phase import Phase
+from keptwork.flows.plan import Phase
 
 KIND = KINDS["workstream"]
 

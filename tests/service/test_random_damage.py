@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from keptwork.core.ids_entities import public_id
+from keptwork.core.ids import public_id
 from keptwork.core.lifecycles import CREW, RUN, RUN_STEP, WORKSTREAM, WORKSTREAM_STEP
-from keptwork.diagnostics.doctor import FLOW_CHECKS, runner, step_checks_ready
+from keptwork.diagnostics.doctor import FLOW_CHECKS, runner, step_checks
 from keptwork.diagnostics.doctor.finding import Finding, FlowCheck
 from keptwork.flows import commands as flows
 from keptwork.flows.definition import Flow
 from keptwork.maintenance.expired_leases import Reaper
-from keptwork.maintenance.periodic_outage import Outage
+from keptwork.maintenance.periodic import Outage
 from keptwork.maintenance.reconciler import FollowUp
 from keptwork.store import Store
 from keptwork.store.contract.flows_steps import NewGate
@@ -196,7 +196,7 @@ async def test_a_doctor_who_lets_nothing_begin_is_caught(
     def blind(_: object) -> list[Finding]:
         return []
 
-    twin = tuple(FlowCheck(one.name, blind) if one is step_checks_ready.READY else one for one in FLOW_CHECKS)
+    twin = tuple(FlowCheck(one.name, blind) if one is step_checks.READY else one for one in FLOW_CHECKS)
     monkeypatch.setattr(runner, "FLOW_CHECKS", twin)
 
     async def several() -> None:

@@ -12,8 +12,7 @@ from keptwork.audit import verify
 from keptwork.core.lifecycles import JOB
 from keptwork.errors import BadInput
 from keptwork.maintenance import retention
-from keptwork.maintenance.retention import Retention, prune, sweep
-from keptwork.maintenance.retention_pruner import Pruner
+from keptwork.maintenance.retention import Pruner, Retention, prune, sweep
 from keptwork.store import JobFilter, NewJob, Store
 from keptwork.store.contract.waits_signals import NewSignal
 from tests.conformance.by_hand import Hand, hand_on

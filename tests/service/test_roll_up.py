@@ -14,13 +14,12 @@ from pathlib import Path
 import pytest
 
 from keptwork.core import metrics
-from keptwork.core.ids_entities import public_id
+from keptwork.core.ids import public_id
 from keptwork.core.lifecycles import JOB
 from keptwork.errors import InvalidTransition
 from keptwork.jobs import queries
 from keptwork.observability import stats
-from keptwork.observability.stats_readout import Readout
-from keptwork.observability.stats_roll_up import READER
+from keptwork.observability.stats import READER, Readout
 from keptwork.store import NewJob, Store, open_store
 from keptwork.store.contract.events_digest import Digest
 from tests.conformance.by_hand import hand_on

@@ -10,8 +10,8 @@ import pytest
 
 from keptwork import Keptwork
 from keptwork.audit import seals, verify
-from keptwork.audit import seals_sealer as sealing
-from keptwork.audit.seals_sealer import Sealer
+from keptwork.audit import seals as sealing
+from keptwork.audit.seals import Sealer
 from keptwork.errors import BadInput
 from keptwork.maintenance.runner import keeping_house
 from keptwork.store import Store, open_store

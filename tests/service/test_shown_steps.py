@@ -9,7 +9,7 @@ import pytest
 
 from keptwork import Keptwork
 from keptwork.flows import commands as flows
-from keptwork.flows import eta, live_view_flow_progress
+from keptwork.flows import eta, live_view
 from keptwork.flows import queries as stories
 from keptwork.flows import report as flow_report
 from keptwork.flows.live_view import FlowView
@@ -74,7 +74,7 @@ async def test_a_step_that_was_reset_took_the_time_of_its_last_round_alone(scene
     jobs = await scene.driver.start()
     await scene.timed.advance(5 * SECOND)
     assert await scene.shown() == {5.0}
-    (running,) = (await live_view_flow_progress.read(scene.store, scene.ref)).running
+    (running,) = (await live_view.read(scene.store, scene.ref)).running
     assert _seconds(await scene.store.now() - running.step["started_at"]) == 5.0
     await scene.driver.settle(jobs)
     await scene.timed.advance(LATER)

@@ -10,7 +10,7 @@ import pytest
 
 from keptwork.core.lifecycles import RUN, WORKSTREAM, Lifecycle
 from keptwork.errors import BadInput, NotFound
-from keptwork.maintenance.periodic_outage import Outage
+from keptwork.maintenance.periodic import Outage
 from keptwork.store import Store, Transaction, open_store
 from keptwork.webhooks import outbox
 from keptwork.webhooks.delivery import Courier
@@ -170,7 +170,7 @@ async def test_a_secret_rests_nowhere_in_the_database(
 ) -> None:
     monkeypatch.setenv("KEPTWORK_WEBHOOK_SECRET", CANARY)
     monkeypatch.setenv("KEPTWORK_WEBHOOK_ALLOW", "127.0.0.1")
-    monkeypatch.setattr("keptwork.webhooks.http_post_deliveries.FIRST_PAUSE_US", 0)
+    monkeypatch.setattr("keptwork.webhooks.http_post.FIRST_PAUSE_US", 0)
     store = await open_store(database_url)
     with hook_server(lambda number: Reply(404 if number <= 4 else 204)) as server:
         for _ in range(2):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from keptwork.core.ids_entities import public_id
+from keptwork.core.ids import public_id
 from keptwork.core.lifecycles import BREAKER, JOB, WORKER
 from keptwork.diagnostics.why_jobs import Cause, why
 from keptwork.jobs.limits import declare

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 import pytest
 
-from keptwork.core.ids_entities import public_id
+from keptwork.core.ids import public_id
 from keptwork.core.lifecycles import JOB
 from keptwork.diagnostics import diagnose
 from keptwork.diagnostics.why_flows import MOST_STEPS, FlowCause

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from keptwork.core import metrics
-from keptwork.core.ids_entities import public_id
+from keptwork.core.ids import public_id
 from keptwork.core.lifecycles import JOB, WORKER, decide
 from keptwork.errors import BadInput, InvalidTransition, KeyReused, NotFound
 from keptwork.observability import stats
@@ -16,7 +16,7 @@ from keptwork.store import Store
 from keptwork.store.contract.records import Standing, WorkerFilter
 from keptwork.workers import commands as workers
 from keptwork.workers.commands import Wish
-from keptwork.workers.registration_orders import Order, understood
+from keptwork.workers.registration import Order, understood
 from tests.conformance.stage import entity, log, queued, running, worker
 
 COMMANDS = {

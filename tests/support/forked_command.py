@@ -22,7 +22,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from keptwork.process import tree_bonds
+from keptwork.process import tree
 from keptwork.process.frames import framed, receive
 
 ALSO = ("keptwork.store.sqlite.store", "keptwork.store.postgres.store", "keptwork.workers.worker", "keptwork.app")
@@ -106,7 +106,7 @@ def _become_command(connection: socket.socket) -> None:
     assert received is not None
     told, files = received
     if command := os.fork():
-        tree_bonds.run_and_exit(lambda: _tell_of(command, connection, files))
+        tree.run_and_exit(lambda: _tell_of(command, connection, files))
     connection.close()
     for number, file in enumerate(files):
         os.dup2(file, number)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from keptwork.core import metrics
 from keptwork.core.lifecycles import LIFECYCLES
-from keptwork.core.metrics_histogram import bucket_of
-from keptwork.observability.stats_readout import Readout
+from keptwork.core.metrics import bucket_of
+from keptwork.observability.stats import Readout
 from keptwork.store import Event, Reader
 
 NOTES = {note.trigger for lifecycle in LIFECYCLES.values() for note in lifecycle.notes}

@@ -12,11 +12,11 @@ from keptwork.agents.conversation import Answer, Request, Stop, Tell, Usage
 from keptwork.core.lifecycles import AGENT
 from keptwork.handles_agent import AgentHandle
 from keptwork.maintenance.expired_leases import Reaper
-from keptwork.maintenance.periodic_outage import Outage
+from keptwork.maintenance.periodic import Outage
 from keptwork.store import Event
 from keptwork.store.contract.agents import AgentAudit
 from keptwork.testing import _Dies, _Worker
-from keptwork.workers.registration_settings import Settings
+from keptwork.workers.registration import Settings
 from keptwork.workers.step_runner import StepKinds
 from tests.conformance.stage import entity, log
 

@@ -13,7 +13,7 @@ from keptwork.agents import transcripts
 from keptwork.agents.conversation import Answer, Message, Provider, Request, Role, Stop, Tell, ToolUse, Usage
 from keptwork.agents.providers.redacting import Discreet
 from keptwork.agents.tool_loop import Ask
-from keptwork.agents.transcripts_record import document, message_of
+from keptwork.agents.transcripts import document, message_of
 from keptwork.context import Context
 from keptwork.errors import LeaseLost
 from keptwork.settings import Config

@@ -10,10 +10,10 @@ from typing import Any
 from keptwork import Keptwork
 from keptwork.agents.conversation import Answer, Request, Stop, Usage
 from keptwork.agents.runner import AgentWork, Wish
-from keptwork.agents.turn_lineup import Lineups
+from keptwork.agents.turn import Lineups
 from keptwork.context import Context
 from keptwork.handles import Handle
-from keptwork.job_declared import DeclaredJob
+from keptwork.job import DeclaredJob
 from keptwork.jobs.breaker import Breaker
 from keptwork.outcomes import TransientError
 from keptwork.settings import Config

@@ -291,7 +291,7 @@ async def test_a_cancelled_job_ends_its_agent_with_a_record(app: Keptwork) -> No
 
 
 async def test_a_job_ended_by_hand_ends_its_agent_with_the_next_look_around(app: Keptwork) -> None:
-    from keptwork.maintenance.periodic_outage import Outage
+    from keptwork.maintenance.periodic import Outage
     from keptwork.maintenance.reconciler import FollowUp
 
     agent = await started(app)

@@ -11,7 +11,7 @@ import pytest
 from keptwork import Keptwork
 from keptwork.agents import budget_caps, transcripts
 from keptwork.agents.conversation import Answer, Request, SystemFailure, Usage
-from keptwork.core.ids_entities import resolve
+from keptwork.core.ids import resolve
 from keptwork.core.lifecycles import JOB
 from tests.worker.agent_scene import Scripted, said, texts
 from tests.worker.test_agent_jobs import done

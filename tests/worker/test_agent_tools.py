@@ -17,7 +17,7 @@ from keptwork.flows import approvals
 from keptwork.flows.approvals import APPROVED, REJECTED
 from keptwork.handles import Handle
 from keptwork.settings import Config
-from keptwork.workers import tool_runner_step
+from keptwork.workers import tool_runner
 from keptwork.workers.tool_runner import one_run
 from tests.worker.agent_stage import (
     Scripted,
@@ -342,7 +342,7 @@ async def test_a_tool_that_was_lost_on_its_way_is_reviewed_by_people(
             raise ConnectionError("the worker is gone")
         return outcome
 
-    monkeypatch.setattr(tool_runner_step, "one_run", lost)
+    monkeypatch.setattr(tool_runner, "one_run", lost)
     provider = Scripted(lines(uses(("mail", {"text": "hi"})), says("sent")))
     job = await ran(app, provider, config(folder, mail={"idempotent": False}), ("mail",), max_attempts=3)
     assert (len(recorded(folder)), await state(app, job)) == (1, "queued")

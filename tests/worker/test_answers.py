@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from keptwork import Cancel, PermanentError, Snooze, ValidationError
 from keptwork.jobs.outcome import Raised
-from keptwork.workers.isolation.rpc_answers import decoded, encoded
+from keptwork.workers.isolation.rpc import decoded, encoded
 
 VALUES: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

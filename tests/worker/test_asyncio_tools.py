@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from keptwork import Keptwork
-from keptwork.job_declared import DeclaredJob
+from keptwork.job import DeclaredJob
 from keptwork.testing import Harness
 from tests.worker.asyncio_scene import (
     DURABLE,

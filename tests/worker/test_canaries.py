@@ -14,10 +14,10 @@ import pytest
 from keptwork import Keptwork
 from keptwork.agents.conversation import Answer, Request, SystemFailure
 from keptwork.agents.tool_loop import Limits, Toolbox, converse
-from keptwork.core.secrets_redaction import Redactor
+from keptwork.core.secrets import Redactor
 from keptwork.flows import approvals
 from keptwork.flows.approvals import APPROVED
-from keptwork.workers.tool_runner_step import ToolSpec, run_tool
+from keptwork.workers.tool_runner import ToolSpec, run_tool
 from tests.process.tool_stage import PATH
 from tests.support.at_rest import everything
 from tests.support.command import run

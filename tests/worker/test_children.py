@@ -13,7 +13,7 @@ from keptwork.context import Context
 from keptwork.core.lifecycles import JOB
 from keptwork.handles import Handle
 from keptwork.jobs import commands_children, queries
-from keptwork.maintenance.periodic_outage import Outage
+from keptwork.maintenance.periodic import Outage
 from keptwork.maintenance.reconciler import FollowUp
 from tests.worker.scene import eventually, moved, reaches, row, state, story, triggers, working
 

@@ -10,7 +10,7 @@ from tests.worker.scene import eventually, only_worker, working
 
 
 async def test_a_worker_sweeps_what_its_application_does_not_keep(database_url, monkeypatch):
-    monkeypatch.setattr("keptwork.maintenance.retention_pruner.FIRST_LOOK_SECONDS", 1e6)
+    monkeypatch.setattr("keptwork.maintenance.retention.FIRST_LOOK_SECONDS", 1e6)
     async with Keptwork(database_url, keep_finished=0) as app:
 
         @app.job()
@@ -23,7 +23,7 @@ async def test_a_worker_sweeps_what_its_application_does_not_keep(database_url, 
         async def gone() -> bool:
             return await store.get(JOB, plain.key, 1) is None
 
-        monkeypatch.setattr("keptwork.maintenance.retention_pruner.FIRST_LOOK_SECONDS", 0.01)
+        monkeypatch.setattr("keptwork.maintenance.retention.FIRST_LOOK_SECONDS", 0.01)
         async with working(app):
             await eventually(gone)
         assert await store.get(JOB, keyed.key, 1)

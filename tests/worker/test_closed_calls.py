@@ -17,14 +17,14 @@ from keptwork.agents import commands as agents
 from keptwork.agents import engine as agent_moves
 from keptwork.agents.budgets import Reserved
 from keptwork.agents.conversation import Answer, Request, SystemFailure, Tell, Usage
-from keptwork.core.ids_entities import public_id, resolve
+from keptwork.core.ids import public_id, resolve
 from keptwork.core.lifecycles import JOB, decide, insist
 from keptwork.diagnostics import overrides
 from keptwork.errors import LeaseLost
 from keptwork.flows import commands as flows
 from keptwork.flows.transaction import Actor
 from keptwork.jobs import complete, queries
-from keptwork.jobs.outcome_leases import reaped
+from keptwork.jobs.outcome import reaped
 from keptwork.store.contract.budgets import Charge, NewCharge
 from tests.conformance.stage import worker
 from tests.worker.agent_scene import end_leases, record, row, started

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from keptwork import Keptwork
-from keptwork.maintenance.periodic_outage import Outage
+from keptwork.maintenance.periodic import Outage
 from keptwork.store import Store, open_store
 from keptwork.store.contract.outbox import Delivery, NewDelivery
+from keptwork.webhooks import http_post, outbox
 from keptwork.webhooks import http_post as posting
-from keptwork.webhooks import http_post_deliveries, outbox
 from keptwork.webhooks.address import Endpoint
 from keptwork.webhooks.delivery import LEASE_US, Courier
 from tests.support.hook_server import CERTIFICATE, HANG, HOST, LOSE, SECRET, HookServer, Reply, hook_server
@@ -31,7 +31,7 @@ def deployment(monkeypatch: pytest.MonkeyPatch) -> None:
     """A secret, this machine allowed, and no pauses between attempts."""
     monkeypatch.setenv("KEPTWORK_WEBHOOK_SECRET", SECRET)
     monkeypatch.setenv("KEPTWORK_WEBHOOK_ALLOW", "127.0.0.1")
-    monkeypatch.setattr(http_post_deliveries, "FIRST_PAUSE_US", 0)
+    monkeypatch.setattr(http_post, "FIRST_PAUSE_US", 0)
     monkeypatch.setattr(posting, "CONNECT_SECONDS", 60.0)
 
 
@@ -126,7 +126,7 @@ async def test_four_couriers_make_each_attempt_once(database_url: str) -> None:
 async def test_it_waits_as_long_as_it_is_asked_to_but_not_for_ever(
     store: Store, monkeypatch: pytest.MonkeyPatch, headers: dict[str, str], seconds: int
 ) -> None:
-    monkeypatch.setattr(http_post_deliveries, "FIRST_PAUSE_US", 1_000 * SECOND if not seconds else 0)
+    monkeypatch.setattr(http_post, "FIRST_PAUSE_US", 1_000 * SECOND if not seconds else 0)
     with hook_server(lambda number: Reply(503, headers)) as server:
         await told(store, server.url())
         before = await store.now()
@@ -166,7 +166,7 @@ async def test_an_operators_retry_starts_all_over_under_the_same_name(store: Sto
 
 async def test_a_server_that_never_answers_is_given_up_in_time(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(posting, "TOTAL_SECONDS", 0.3)
-    monkeypatch.setattr(http_post_deliveries, "FIRST_PAUSE_US", 1_000 * SECOND)
+    monkeypatch.setattr(http_post, "FIRST_PAUSE_US", 1_000 * SECOND)
     with hook_server(lambda number: Reply(HANG)) as server:
         await told(store, server.url())
         await courier(store).run_once()
@@ -185,7 +185,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("name", BROKEN)
 async def test_an_answer_that_is_none_is_no_delivery(store: Store, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setattr(http_post_deliveries, "FIRST_PAUSE_US", 1_000 * SECOND)
+    monkeypatch.setattr(http_post, "FIRST_PAUSE_US", 1_000 * SECOND)
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"}")
@@ -229,7 +229,7 @@ async def test_where_the_deployment_is_at_fault_nothing_is_sent_or_given_up_and_
     store: Store, monkeypatch: pytest.MonkeyPatch, name: str, value: str, says: str
 ) -> None:
     monkeypatch.setenv(name, value)
-    monkeypatch.setattr(http_post_deliveries, "FIRST_PAUSE_US", 1_000 * SECOND)
+    monkeypatch.setattr(http_post, "FIRST_PAUSE_US", 1_000 * SECOND)
     with hook_server() as server:
         await told(store, server.url())
         await courier(store).run_once()
@@ -361,7 +361,7 @@ async def test_names_are_resolved_by_the_machine_and_a_resolver_that_hangs_holds
 
     monkeypatch.setattr("socket.getaddrinfo", hang)
     monkeypatch.setattr(posting, "CONNECT_SECONDS", 0.05)
-    monkeypatch.setattr(http_post_deliveries, "FIRST_PAUSE_US", 1_000 * SECOND)
+    monkeypatch.setattr(http_post, "FIRST_PAUSE_US", 1_000 * SECOND)
     await told(store, "https://slow.example/")
     await courier(store).run_once()
     assert await asyncio.to_thread(lambda: True)

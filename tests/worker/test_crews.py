@@ -158,7 +158,7 @@ async def test_a_share_that_waits_does_not_keep_the_crew_from_starting_that_it_n
 async def test_a_twin_whose_waiting_shares_keep_their_workers_is_stuck_for_ever(
     app: Keptwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("keptwork.workers.waits_crews.HELD_BY_QUOTA", None)
+    monkeypatch.setattr("keptwork.workers.waits.HELD_BY_QUOTA", None)
     waiting, speaker = entangled(app)
     await crews.set_quotas(await app.open(), 1, {0: 1})
     first, second = await app.crew(waiting, task="wait"), await app.crew(speaker, task="speak")

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from keptwork import Keptwork
-from keptwork.core.ids_entities import public_id
+from keptwork.core.ids import public_id
 from keptwork.core.lifecycles import WORKSTREAM
 from keptwork.diagnostics import overrides
 from keptwork.diagnostics.doctor import runner

@@ -226,9 +226,9 @@ async def test_check_notices_a_worker_that_waits_for_handlers_which_do_not_end(
 
 UNGUARDED = """
 import contextlib
-from keptwork.workers import process_exit_forks
-process_exit_forks.guarded = lambda loop: contextlib.nullcontext()
-process_exit_forks.end_child = lambda made_by: None
+from keptwork.workers import process_exit
+process_exit.guarded = lambda loop: contextlib.nullcontext()
+process_exit.end_child = lambda made_by: None
 from tests.worker.odd_endings import app
 """
 
@@ -290,9 +290,7 @@ async def test_worker_that_lost_half_its_slots_goes_on_only_where_the_guard_is_m
 
 # Each takes a guard out of a worker's process.
 INTERRUPTIBLE = "from keptwork.workers import slot; slot.BaseException = Exception"
-NEEDS_NO_DESCRIPTOR = (
-    "from keptwork.workers import heartbeat_descriptors; heartbeat_descriptors.no_descriptor_left = lambda: False"
-)
+NEEDS_NO_DESCRIPTOR = "from keptwork.workers import heartbeat; heartbeat.no_descriptor_left = lambda: False"
 NEEDS_NO_THREAD = "from keptwork.workers.worker import Worker; Worker._give_up_once = lambda self, what: None"
 EXITS_AS_TOLD = (
     "import contextlib; from keptwork.workers import process_exit; process_exit.reported = contextlib.nullcontext"
@@ -349,9 +347,9 @@ async def test_worker_ends_otherwise_only_where_the_guard_is_missing(
 
 SLOW_START = "from keptwork.workers import supervisor; supervisor.START_SECONDS = 600"
 UNCLAIMED = """
-from keptwork.jobs import outcome_leases
+from keptwork.jobs import outcome
 async def nothing(*of): return 0
-outcome_leases.reclaim = nothing
+outcome.reclaim = nothing
 """
 BLAMED = """
 from keptwork.workers.supervisor import Supervisor

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from keptwork.flows import commands as flows
-from keptwork.maintenance import reconciler_lost_steps
-from keptwork.maintenance.periodic_outage import Outage
+from keptwork.maintenance import reconciler
+from keptwork.maintenance.periodic import Outage
 from keptwork.maintenance.reconciler import FollowUp
 from keptwork.store import EventFilter, Store
 from tests.conformance.by_hand import hand_on
@@ -29,7 +29,7 @@ async def test_a_job_ended_by_hand_does_not_hang_its_flow(
     assert (await states(store, ref))[1]["a"] == became
     (row,) = await store.steps(ref.id, names=["a"])
     events = await store.events(EventFilter(entity_id=row["id"]))
-    assert events[-1].actor == reconciler_lost_steps.ACTOR
+    assert events[-1].actor == reconciler.ACTOR
     assert await follow_up.run_once() == 0
     await driver.to_the_end()
     assert (await states(store, ref))[0] == ("S_SUCCESS" if became == "S_SUCCESS" else "S_ABANDONED")
@@ -40,6 +40,6 @@ async def test_what_goes_its_way_is_left_alone(store: Store) -> None:
     driver = Driver(store)
     for _ in range(4):
         jobs = await driver.start()
-        assert await reconciler_lost_steps.catch_up(store) == 0
+        assert await reconciler.catch_up(store) == 0
         await driver.settle(jobs, lambda name: name == "b")
-        assert await reconciler_lost_steps.catch_up(store) == 0
+        assert await reconciler.catch_up(store) == 0

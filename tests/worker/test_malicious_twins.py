@@ -13,7 +13,7 @@ from keptwork import Keptwork
 from keptwork.agents import tool_loop
 from keptwork.agents.conversation import ToolUse
 from keptwork.agents.tool_loop import Toolbox
-from keptwork.flows.steps.tool_spec import spec_for
+from keptwork.flows.steps.tool import spec_for
 from tests.worker.malice import tried
 
 pytestmark = pytest.mark.acceptance
@@ -59,7 +59,7 @@ async def test_the_check_catches_approvals_that_are_bound_to_the_name_of_the_too
 async def test_the_check_catches_arguments_that_arrive_altered(
     app: Keptwork, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("keptwork.agents.validation_arguments._text", lambda value: shlex.quote(str(value)))
+    monkeypatch.setattr("keptwork.agents.validation._text", lambda value: shlex.quote(str(value)))
     assert any("nothing a model asked for" in fault for fault in (await tried(app, tmp_path, SOME)).faults())
 
 

@@ -10,13 +10,13 @@ import pytest
 
 from keptwork import Keptwork
 from keptwork.context import Context
-from keptwork.core.ids_entities import public_id
+from keptwork.core.ids import public_id
 from keptwork.core.lifecycles import WORKER
 from keptwork.errors import WorkerExhausted, WorkerTerminated
 from keptwork.handles import Handle
 from keptwork.workers import commands as service
 from keptwork.workers.commands import Wish
-from keptwork.workers.lease_renewer_pulse import Pulse
+from keptwork.workers.lease_renewer import Pulse
 from tests.conformance import stage
 from tests.conformance.stage import log
 from tests.worker.scene import eventually, last, only_worker, reaches, row, state, worker_story, working
@@ -217,8 +217,8 @@ async def test_a_worker_under_strain_pauses_itself_gives_back_what_waits_and_goe
 ) -> None:
     used = [10]
     monkeypatch.setattr("keptwork.workers.worker.memory_bytes", lambda: used[0])
-    monkeypatch.setattr("keptwork.workers.heartbeat_strain.Strain.__init__.__defaults__", (lambda: used[0],))
-    monkeypatch.setattr("keptwork.workers.heartbeat_strain.LOOK_SECONDS", 0.05)
+    monkeypatch.setattr("keptwork.workers.heartbeat.Strain.__init__.__defaults__", (lambda: used[0],))
+    monkeypatch.setattr("keptwork.workers.heartbeat.LOOK_SECONDS", 0.05)
     scene = Endless(app)
     task, job, id = await scene.begin(max_memory=100)
 

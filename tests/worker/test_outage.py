@@ -18,7 +18,7 @@ from keptwork import Keptwork
 from keptwork.context import Context
 from keptwork.core.lifecycles import WORKER
 from keptwork.errors import DiskFull, NotADatabase, NotPermitted, NotWritable, SchemaDamaged, Unreachable
-from keptwork.maintenance.periodic_outage import Outage
+from keptwork.maintenance.periodic import Outage
 from keptwork.store.sqlite.store import SqliteStore
 from tests.acceptance.observer import type_in
 from tests.cli.test_work import PROGRAM, command

@@ -14,7 +14,7 @@ from keptwork.context import Context
 from keptwork.core.lifecycles import JOB
 from keptwork.handles import Handle
 from keptwork.store.contract.checkpoints import Report
-from keptwork.workers.checkpoint_writer_progress import EVERY_SECONDS
+from keptwork.workers.checkpoint_writer import EVERY_SECONDS
 from tests.process import step_jobs
 from tests.worker.scene import eventually, moved, working
 

@@ -17,8 +17,7 @@ from keptwork.errors import Unreachable
 from keptwork.flows import commands as flows
 from keptwork.flows import handover
 from keptwork.flows.definition import Flow
-from keptwork.flows.transaction import Actor
-from keptwork.flows.transaction_seat import Seat
+from keptwork.flows.transaction import Actor, Seat
 from keptwork.store import Job, Store
 from keptwork.store.postgres.handover_unmoved import Unmoved
 from keptwork.store.postgres.store import PostgresStore

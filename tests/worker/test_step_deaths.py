@@ -12,7 +12,7 @@ import pytest
 from keptwork import Keptwork
 from keptwork.core.lifecycles import WORKER
 from keptwork.maintenance.expired_leases import Reaper
-from keptwork.maintenance.periodic_outage import Outage
+from keptwork.maintenance.periodic import Outage
 from keptwork.store import Store
 
 pytestmark = pytest.mark.acceptance

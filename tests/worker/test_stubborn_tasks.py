@@ -14,7 +14,7 @@ import pytest
 from keptwork import Keptwork
 from keptwork.context import Context
 from keptwork.errors import LeaseLost, WorkerExhausted
-from keptwork.job_declared import DeclaredJob
+from keptwork.job import DeclaredJob
 from keptwork.jobs import queries
 from tests.support.command import environment
 from tests.worker.scene import eventually, last, reaches, row, state, working

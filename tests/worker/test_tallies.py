@@ -9,7 +9,7 @@ import pytest
 from keptwork import Keptwork
 from keptwork.core import metrics
 from keptwork.core.metrics import ENGINE
-from keptwork.observability.stats_readout import Readout
+from keptwork.observability.stats import Readout
 from keptwork.store import Store, open_store
 from tests.conformance.by_hand import hand_on
 from tests.worker.scene import eventually, reaches, working

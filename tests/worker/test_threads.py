@@ -14,8 +14,8 @@ import pytest
 from keptwork import Keptwork
 from keptwork.context import Context
 from keptwork.errors import WorkerExhausted
-from keptwork.job_declared import DeclaredJob
-from keptwork.workers.handlers_threads import Threads
+from keptwork.job import DeclaredJob
+from keptwork.workers.handlers import Threads
 from tests.support.command import environment
 from tests.worker.scene import last, reaches, state
 
@@ -53,7 +53,7 @@ def declare(app: Keptwork) -> tuple[threading.Event, DeclaredJob, DeclaredJob]:
 async def test_stuck_threads_do_not_starve_the_slots_and_end_the_worker_when_there_are_too_many(
     app: Keptwork, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("keptwork.workers.handlers_threads.STUCK_SECONDS", 0.05)
+    monkeypatch.setattr("keptwork.workers.handlers.STUCK_SECONDS", 0.05)
     gate, sticks, works = declare(app)
     work = asyncio.create_task(app.work(concurrency=2))
     first = await sticks.enqueue()

@@ -14,7 +14,7 @@ import pytest
 
 from keptwork import Keptwork
 from keptwork.handles import Handle
-from keptwork.workers.tool_runner_step import ToolSpec, run_tool
+from keptwork.workers.tool_runner import ToolSpec, run_tool
 from tests.process.stage import until
 from tests.process.survivors import NAME, assert_none, new_mark, survivors
 from tests.process.tool_stage import PATH

@@ -16,11 +16,10 @@ from keptwork.core.lifecycles import JOB
 from keptwork.errors import JobFailed
 from keptwork.flows.definition import Step
 from keptwork.handles import Handle
-from keptwork.jobs.queries_job_steps import said
+from keptwork.jobs.queries import said
 from keptwork.process.resource_limits import Limits
 from keptwork.settings import Config
-from keptwork.workers.tool_runner import parsed
-from keptwork.workers.tool_runner_step import ToolSpec, run_tool, spec_of
+from keptwork.workers.tool_runner import ToolSpec, parsed, run_tool, spec_of
 from tests.process.stage import there, until
 from tests.process.survivors import NAME, assert_none, marked, new_mark
 from tests.process.tool_stage import GRACE, PATH, RUNAWAY

@@ -103,7 +103,7 @@ async def test_a_traceback_is_a_field_of_its_own_in_json(app: Keptwork) -> None:
 
 async def test_a_formatter_of_the_application_shows_the_traceback_too(app: Keptwork) -> None:
     (line,) = await logged(app, in_a_thread, logging.Formatter("%(module)s: %(message)s"), max_attempts=1)
-    assert line.startswith("heartbeat_report: job_")
+    assert line.startswith("heartbeat: job_")
     assert ", in in_a_thread\n" in line
 
 
@@ -148,7 +148,7 @@ async def test_a_traceback_holds_no_secret_whichever_formatter_writes_it(
 
 async def test_a_retry_that_nobody_logs_formats_no_traceback(app: Keptwork, monkeypatch: pytest.MonkeyPatch) -> None:
     formatted: list[object] = []
-    monkeypatch.setattr("keptwork.workers.heartbeat_report.traceback_of", formatted.append)
+    monkeypatch.setattr("keptwork.workers.heartbeat.traceback_of", formatted.append)
     monkeypatch.setattr(logging.getLogger("keptwork"), "level", logging.WARNING)
     logging.getLogger("keptwork").manager._clear_cache()  # type: ignore[attr-defined]  # as setLevel does
     job = app.job(name="price", backoff="1ms", max_attempts=2)(in_a_thread)

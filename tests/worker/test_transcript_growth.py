@@ -13,7 +13,7 @@ from keptwork import Keptwork
 from keptwork.agents import transcripts
 from keptwork.agents.conversation import Answer, Request, Role
 from keptwork.agents.tool_loop import Limits, Toolbox, converse
-from keptwork.agents.transcripts_record import document
+from keptwork.agents.transcripts import document
 from keptwork.store import Blob, Job, Transaction
 from keptwork.store.contract.agents_transcripts import NewLine
 from keptwork.workers.tool_runner import Outcome

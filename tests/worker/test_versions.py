@@ -10,7 +10,7 @@ from keptwork import Keptwork, Snooze
 from keptwork.context import Context
 from keptwork.errors import BadInput
 from keptwork.handles import Handle
-from keptwork.job_declared import DeclaredJob
+from keptwork.job import DeclaredJob
 from keptwork.workers.handlers import LIFT_SECONDS
 from tests.worker.scene import eventually, row, triggers, working
 

@@ -7,7 +7,7 @@ import time
 from bench.flows.protocol import WARM, FlowProgram, awaited
 from bench.peers.protocol import TARGET, speak
 from keptwork import Context, Keptwork
-from keptwork.job_declared import DeclaredJob
+from keptwork.job import DeclaredJob
 
 app = Keptwork(TARGET)
 

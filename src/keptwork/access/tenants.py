@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from keptwork.access import scopes_allowance
+from keptwork.access import scopes
 from keptwork.core.durations import rfc3339
 from keptwork.core.validation import check_name
 from keptwork.errors import BadInput
@@ -43,7 +43,7 @@ async def limit(store: Store, name: str, changes: Mapping[str, int | None], *, r
 
     async def work(transaction: Transaction) -> Tenant:
         before = await _named(transaction, name)
-        limits = scopes_allowance.changed(None if reset else before.limits, changes)
+        limits = scopes.changed(None if reset else before.limits, changes)
         await transaction.set_tenant_limits(before.id, limits)
         return before._replace(limits=limits)
 
@@ -58,4 +58,4 @@ async def _named(store: Reader, name: str) -> Tenant:
 def as_json(tenant: Tenant) -> dict[str, Any]:
     """Return a tenant in its public form."""
     known = {"id": tenant.id, "name": tenant.name, "created_at": rfc3339(tenant.created_at)}
-    return known | {"limits": scopes_allowance.own_limits(tenant.limits)}
+    return known | {"limits": scopes.own_limits(tenant.limits)}

@@ -21,7 +21,7 @@ from typing import Literal, NamedTuple
 from keptwork.agents import budget_rules
 from keptwork.agents.budget_rules import CONFIG, Wait
 from keptwork.agents.conversation import NOTHING, Usage
-from keptwork.core.ids_entities import public_id
+from keptwork.core.ids import public_id
 from keptwork.core.lifecycles import JOB, RUN, WORKSTREAM
 from keptwork.core.money import LARGEST_MICROS, NO_CAPS, TOTAL, Caps, Scope, day_name, day_of, micros
 from keptwork.core.validation import check_name

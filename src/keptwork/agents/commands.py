@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 from keptwork.agents.engine import AGENT_KIND, CRASHES, chosen
 from keptwork.agents.json_schema import Schema
-from keptwork.agents.skills_routing import Tier
+from keptwork.agents.skills import Tier
 from keptwork.core import ids
 from keptwork.core.durations import Span, rfc3339, span_us
-from keptwork.core.ids_entities import actor_name, public_id
+from keptwork.core.ids import actor_name, public_id
 from keptwork.core.lifecycles import AGENT, JOB
 from keptwork.core.money import MICROS, micros
-from keptwork.core.secrets_redaction import current
+from keptwork.core.secrets import current
 from keptwork.core.validation import LARGEST_PAYLOAD, check_name, check_priority, plain_json
 from keptwork.errors import BadInput, NotFound
 from keptwork.jobs import queries

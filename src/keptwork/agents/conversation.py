@@ -6,8 +6,9 @@ failures, and the caller decides what follows.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
 
@@ -138,3 +139,35 @@ class SystemFailure(AgentFailure):
 
 class BusinessFailure(AgentFailure):
     """The answer is unusable: truncated, refused, or not in the required form."""
+
+
+# A request as one text. It is the same for equal requests, and never shorter than the text that a provider
+# receives.
+
+
+def spelled(request: Request) -> str:
+    """Return everything that affects the answer as JSON. The idempotency key of the call is not part of it."""
+    said = {field.name: getattr(request, field.name) for field in fields(request) if field.name != "key"}
+    return json.dumps(said, ensure_ascii=False, sort_keys=True, default=_plain)
+
+
+def _plain(value: object) -> Any:
+    if is_dataclass(value):
+        return {field.name: getattr(value, field.name) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} is no part of a request")
+
+
+# Time and size limits of a call.
+
+
+class Limits(NamedTuple):
+    """Seconds for the connection, seconds for the whole call, and bytes for the reply."""
+
+    connect: float = 10
+    total: float = 120
+    most_bytes: int = 4 << 20
+
+
+USUAL = Limits()

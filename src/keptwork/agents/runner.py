@@ -33,11 +33,9 @@ from keptwork.agents.conversation import (
     SystemFailure,
 )
 from keptwork.agents.plan import RetryConfig
-from keptwork.agents.skills import Skill
-from keptwork.agents.skills_routing import Tier, grade, route
+from keptwork.agents.skills import Skill, Tier, grade, route
 from keptwork.agents.tool_loop import Limits, Toolbox, converse
-from keptwork.agents.turn import Heard, Place, Turns
-from keptwork.agents.turn_lineup import Lineup
+from keptwork.agents.turn import Heard, Lineup, Place, Turns
 from keptwork.context import Context
 from keptwork.core.durations import span_us
 from keptwork.core.lifecycles.agent import DEFINE_AGENT, INIT, PROCESS

@@ -7,16 +7,18 @@ a function that checks them). The rest of the file is the model's instructions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from keptwork.agents import json_schema_patterns
+from keptwork.agents import json_schema
 from keptwork.agents.json_schema import Schema
-from keptwork.errors import BadInput
+from keptwork.errors import BadInput, NotFound
 
 FILE = "SKILL.md"
 MOST_BYTES = 256 << 10
@@ -133,7 +135,7 @@ def _checked(file: Path, said: _Front, body: str) -> Skill:
         if said.output_schema is not None:
             Schema(said.output_schema)
         for pattern in (*said.must_match, *said.must_not_match):
-            json_schema_patterns.check(pattern)
+            json_schema.check(pattern)
     except BadInput as refusal:
         raise BadInput(what=f"{file}: {refusal}") from None
     return Skill(
@@ -154,14 +156,158 @@ def _parts(file: Path, text: str) -> tuple[Any, str]:
     """Return the front matter as data, and the text after it."""
     import yaml  # not needed without skills of the user's own
 
-    from keptwork.flows import document_core_schema
+    from keptwork.flows import document
 
     head, mark, rest = text.lstrip("\ufeff").partition("\n")
     front, end, body = rest.partition(f"\n{_MARK}")
     if head.strip() != _MARK or not mark or not end:
         raise BadInput(what=f"{file}: it begins with front matter between two lines of {_MARK}")
     try:
-        return document_core_schema.load(front), body.partition("\n")[2]
+        return document.load(front), body.partition("\n")[2]
     except yaml.YAMLError as error:
         line = getattr(getattr(error, "problem_mark", None), "line", 0) + 2
         raise BadInput(what=f"{file}:{line}: the front matter is no YAML: {getattr(error, 'problem', error)}") from None
+
+
+# Chooses the skill for a task and the tier of models, by readable rules that explain the choice.
+
+
+class Tier(StrEnum):
+    """The capability of a model, cheapest first."""
+
+    HAIKU = "haiku"
+    SONNET = "sonnet"
+    OPUS = "opus"
+
+    @property
+    def above(self) -> Tier | None:
+        """The next more capable tier, or None for the last."""
+        order = list(Tier)
+        return order[order.index(self) + 1] if self is not order[-1] else None
+
+
+class Score(NamedTuple):
+    """The points of a skill, and the words that earned them."""
+
+    skill: Skill
+    points: int
+    words: tuple[str, ...]
+
+
+class Routed(NamedTuple):
+    """The chosen skill, every score, and the reason."""
+
+    skill: Skill
+    scores: list[Score]
+    why: str
+
+
+def route(text: str, skills: Sequence[Skill]) -> Routed:
+    """Return the skill with the most points: one for each word of its keywords in the text. The first skill wins a
+    tie. If no skill has a point, return the default skill.
+
+    >>> from keptwork.agents.skills import BUILT_IN
+    >>> route("Fix the crash in the parser", BUILT_IN).skill.name
+    'bug_fix'
+    """
+    scores = [_score(text.lower(), skill) for skill in skills]
+    best = max(scores, key=lambda score: score.points)
+    if best.points:
+        tied = [score.skill.name for score in scores if score.points == best.points]
+        why = f"{best.points} for {', '.join(best.words)}"
+        return Routed(best.skill, scores, why + (f"; as many as {', '.join(tied[1:])}, and first" if tied[1:] else ""))
+    default = next((skill for skill in skills if skill.name == DEFAULT), skills[-1])
+    return Routed(default, scores, "no keyword of any skill stands in the text")
+
+
+def _score(text: str, skill: Skill) -> Score:
+    found = tuple(word for word in skill.keywords if re.search(rf"(?<!\w){re.escape(word)}s?(?!\w)", text))
+    return Score(skill, sum(len(word.split()) for word in found), found)
+
+
+# Words that make a task harder, and their points.
+_HARD = {
+    "architecture": 3,
+    "design": 2,
+    "migrate": 2,
+    "migration": 2,
+    "concurrency": 3,
+    "distributed": 3,
+    "security": 2,
+    "performance": 2,
+    "optimise": 2,
+    "optimize": 2,
+    "algorithm": 2,
+    "across": 1,
+    "several": 1,
+    "all": 1,
+    "prove": 3,
+}
+_LONG = ((2_000, 3), (500, 2), (200, 1))
+_SONNET_FROM, _OPUS_FROM = 2, 5
+
+
+class Graded(NamedTuple):
+    """The tier for a task, its points, and the reason."""
+
+    tier: Tier
+    points: int
+    why: str
+
+
+def grade(text: str) -> Graded:
+    """Return the tier for a task by its length, and by words that suggest difficulty.
+
+    >>> grade("Fix a typo").tier, grade("Design the migration to a distributed queue, prove that it is safe").tier
+    (<Tier.HAIKU: 'haiku'>, <Tier.OPUS: 'opus'>)
+    """
+    words = set(re.findall(r"[a-z]+", text.lower()))
+    hard = {word: points for word, points in _HARD.items() if word in words}
+    long = next((points for length, points in _LONG if len(text) >= length), 0)
+    points = sum(hard.values()) + long
+    tier = Tier.OPUS if points >= _OPUS_FROM else Tier.SONNET if points >= _SONNET_FROM else Tier.HAIKU
+    reasons = [f"{word} ({n})" for word, n in hard.items()] + ([f"{len(text):,} characters ({long})"] if long else [])
+    return Graded(tier, points, f"{points} for {', '.join(reasons)}" if reasons else "nothing in it looks hard")
+
+
+# The skills of agents: find one by name, and show which one a task would use.
+
+
+class Chosen(NamedTuple):
+    """The skill and the tier of models that a task would use."""
+
+    routed: Routed
+    graded: Graded
+
+
+def find(skills: Sequence[Skill], name: str) -> Skill:
+    """Return a skill by its name, or raise `NotFound`."""
+    found = next((skill for skill in skills if skill.name == name), None)
+    if found is None:
+        raise NotFound(what="skill", id=repr(name), listing="keptwork skills list")
+    return found
+
+
+def routed(text: str, skills: Sequence[Skill]) -> Chosen:
+    """Return the choice for a task, without starting anything."""
+    return Chosen(route(text, skills), grade(text))
+
+
+def as_json(skill: Skill) -> dict[str, Any]:
+    """Return a skill in its public form, without its prompt, which can be long."""
+    return {
+        "name": skill.name,
+        "description": skill.description,
+        "keywords": list(skill.keywords),
+        "tools": list(skill.tools),
+        "output_schema": skill.output_schema,
+        "source": skill.source,
+    }
+
+
+def routed_json(chosen: Chosen) -> dict[str, Any]:
+    """Return a choice with every score and the reasons."""
+    routed, graded = chosen
+    scores = [{"skill": one.skill.name, "points": one.points, "keywords": list(one.words)} for one in routed.scores]
+    tier = {"tier": str(graded.tier), "points": graded.points, "why": graded.why}
+    return {"skill": routed.skill.name, "why": routed.why, "scores": scores, "model": tier}

@@ -18,19 +18,18 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from keptwork.agents.conversation import AgentFailure, Answer, BusinessFailure, Message, Offer, Request, Role, ToolUse
-from keptwork.agents.json_schema_patterns import Patterns, TooSlow
-from keptwork.agents.transcripts_record import document, message_of
-from keptwork.agents.validation_arguments import Unfit
+from keptwork.agents.json_schema import Patterns, TooSlow
+from keptwork.agents.transcripts import document, message_of
+from keptwork.agents.validation import Unfit
 from keptwork.context import Context
-from keptwork.core.secrets_redaction import current
+from keptwork.core.secrets import current
 from keptwork.errors import ApprovalExpired, ApprovalRejected
 from keptwork.flows.steps.approval import digest_of
-from keptwork.flows.steps.tool_spec import ToolSpec, profile, spec_for
+from keptwork.flows.steps.tool import ToolSpec, profile, spec_for
 from keptwork.jobs.breaker import Breaker
 from keptwork.outcomes import TransientError
 from keptwork.process.output import harmless
-from keptwork.workers.tool_runner import Outcome, one_run
-from keptwork.workers.tool_runner_step import reviewed
+from keptwork.workers.tool_runner import Outcome, one_run, reviewed
 
 if TYPE_CHECKING:
     from keptwork.settings import Config, Tool

@@ -12,16 +12,17 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
-from keptwork.agents import budget_rules_prices, budgets, transcripts
+from keptwork.agents import budget_rules, budgets, transcripts
 from keptwork.agents.conversation import (
     NOTHING,
     AgentFailure,
     Answer,
     BusinessFailure,
+    Provider,
     Request,
     Stop,
     SystemFailure,
@@ -29,7 +30,8 @@ from keptwork.agents.conversation import (
     ToolUse,
     Usage,
 )
-from keptwork.agents.turn_lineup import Lineup
+from keptwork.agents.providers.redacting import Discreet
+from keptwork.agents.skills import Skill, Tier, skills
 from keptwork.context import Context
 from keptwork.core.lifecycles import JOB
 from keptwork.core.money import Caps
@@ -40,6 +42,50 @@ from keptwork.observability import spans
 from keptwork.outcomes import PermanentError
 from keptwork.store import Store, Transaction
 from keptwork.workers.parked_waits import Suspended
+
+if TYPE_CHECKING:
+    from keptwork.settings import Config
+
+
+# The provider, the models of each tier, and the skills that agents can use.
+
+
+class Lineup(NamedTuple):
+    """A provider, its models, the skills, and the configuration."""
+
+    provider: Provider
+    models: Mapping[Tier, str]
+    skills: Sequence[Skill]
+    config: Config
+
+
+class Lineups:
+    """Reads the configuration when an agent first needs it, and then keeps one provider.
+
+    Skills are read each time, because users edit them.
+    """
+
+    def __init__(self, config: Callable[[], Config], provider: Provider | None = None) -> None:
+        self._config = config
+        self._given = provider
+        self._chosen: tuple[Provider, Mapping[Tier, str]] | None = None
+
+    def __call__(self) -> Lineup:
+        config = self._config()
+        if self._chosen is None:
+            self._chosen = self._choice(config)
+        provider, models = self._chosen
+        return Lineup(provider, models, skills(config.skills), config)
+
+    def _choice(self, config: Config) -> tuple[Provider, Mapping[Tier, str]]:
+        """Choose the provider, wrapped so that secrets are redacted in both directions."""
+        if self._given is not None:
+            return Discreet(self._given), {tier: config.models.name(self._given.name, tier) for tier in Tier}
+        from keptwork.agents.providers.choose import choose
+
+        chosen = choose(config)
+        return Discreet(chosen.provider), chosen.models
+
 
 T = TypeVar("T")
 
@@ -145,7 +191,7 @@ class Turns:
 
     async def _reserved(self, ctx: Context, request: Request, name: str) -> budgets.Reserved | budgets.Refused:
         job, provider, model = ctx.job, self._provider.name, request.model
-        ceiling = _priced(lambda: budget_rules_prices.ceiling_micros(provider, model, request, self._config))
+        ceiling = _priced(lambda: budget_rules.ceiling_micros(provider, model, request, self._config))
         return await ctx.ask(
             lambda store: budgets.reserve(
                 store,
@@ -280,7 +326,7 @@ class Turns:
     def _cost(self, admitted: _Admitted, usage: Usage) -> int:
         """Return the cost at the price of the requested model name, because that price was reserved."""
         return _priced(
-            lambda: budget_rules_prices.cost_micros(self._provider.name, admitted.request.model, usage, self._config)
+            lambda: budget_rules.cost_micros(self._provider.name, admitted.request.model, usage, self._config)
         )
 
 

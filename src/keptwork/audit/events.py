@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
 
 from keptwork.core.durations import rfc3339
-from keptwork.core.ids_entities import actor_name, public_id
+from keptwork.core.ids import actor_name, public_id
 from keptwork.errors import BadInput
-from keptwork.observability import spans_trace_context
+from keptwork.observability import spans
 from keptwork.store.contract.operations_search import search
 from keptwork.store.contract.records import Event, EventFilter
 from keptwork.store.contract.store import Store
@@ -77,7 +77,7 @@ def as_json(event: Event) -> dict[str, Any]:
     fields["entity_id"] = public_id(event.entity, event.entity_id)
     fields["ts"] = rfc3339(event.ts)
     fields["actor"] = actor_name(event.actor)
-    fields["trace_id"] = spans_trace_context.trace_id(event.trace_id)
+    fields["trace_id"] = spans.trace_id(event.trace_id)
     fields["payload"] = _payload(event.payload)
     return fields
 

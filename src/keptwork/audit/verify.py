@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from keptwork.audit import seals
 from keptwork.audit.events import as_json
 from keptwork.audit.seals import Sealed
-from keptwork.core.ids_entities import public_id
+from keptwork.core.ids import public_id
 from keptwork.core.lifecycles import LIFECYCLES
 from keptwork.core.replay import Replayed, Ways, advance, ways
 from keptwork.errors import Damaged

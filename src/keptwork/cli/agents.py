@@ -14,7 +14,7 @@ from keptwork.agents import transcripts
 from keptwork.cli import screen
 from keptwork.cli.database import DEFAULT_TENANT_NAME, Db, Tenant, with_tenant
 from keptwork.cli.jobs import lines
-from keptwork.core.ids_entities import public_id, states_named
+from keptwork.core.ids import public_id, states_named
 from keptwork.core.lifecycles import AGENT
 from keptwork.core.money import dollars
 from keptwork.process.output import harmless

@@ -11,7 +11,7 @@ import typer
 from keptwork.cli import screen
 from keptwork.cli.database import DEFAULT_TENANT_NAME, Db, Tenant, operator, with_tenant
 from keptwork.cli.jobs import lines
-from keptwork.core.ids_entities import public_id
+from keptwork.core.ids import public_id
 from keptwork.core.lifecycles import JOB
 from keptwork.flows import approvals as service
 

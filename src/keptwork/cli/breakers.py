@@ -10,7 +10,7 @@ import typer
 from keptwork.audit import events as event_service
 from keptwork.cli import screen
 from keptwork.cli.database import DEFAULT_TENANT_NAME, Db, Tenant, operator, with_tenant
-from keptwork.core.ids_entities import actor_name
+from keptwork.core.ids import actor_name
 from keptwork.core.lifecycles.breaker import CLOSED
 from keptwork.core.validation import check_name
 from keptwork.jobs import breakers as service

@@ -12,7 +12,7 @@ import typer
 from keptwork.cli import screen
 from keptwork.cli.database import DEFAULT_TENANT_NAME, Db, Tenant, operator, with_tenant
 from keptwork.cli.jobs import lines
-from keptwork.core.ids_entities import public_id, states_named
+from keptwork.core.ids import public_id, states_named
 from keptwork.core.lifecycles import CREW, JOB
 from keptwork.core.lifecycles.crew import FAILED
 from keptwork.crews import commands as service
@@ -106,7 +106,7 @@ def submit(
 ) -> None:
     """Give a task to a crew. Each worker gets one share, a job of the application."""
     from keptwork.cli.work import application
-    from keptwork.job_declared import DeclaredJob
+    from keptwork.job import DeclaredJob
 
     loaded = application(target, db)
     if job not in loaded.kinds:

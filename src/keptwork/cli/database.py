@@ -9,8 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from keptwork.access.scopes import LARGEST
+from keptwork.errors import BadInput
+
 if TYPE_CHECKING:
     from keptwork.store import Store
+
 
 Db = Annotated[
     str | None,
@@ -55,3 +59,46 @@ async def with_tenant(url: str | None, tenant: str, use: Any, *, creates: bool =
     """Open a database, call `use(store, tenant_id)`, and return its result."""
     async with opened(url, creates=creates) as store:
         return await use(store, await store.tenant(tenant))
+
+
+# Options that set the HTTP API limits of a tenant.
+
+
+_BOUND = {"min": 0, "max": LARGEST, "metavar": "N", "show_default": False}
+
+RequestsPerSecond = Annotated[
+    int | None, typer.Option(help="Requests per second and tenant, in each server process.", **_BOUND)
+]
+Burst = Annotated[int | None, typer.Option(help="Maximum burst of requests.", **_BOUND)]
+MaxInFlight = Annotated[int | None, typer.Option(help="Maximum concurrent requests per tenant.", **_BOUND)]
+MaxStreams = Annotated[int | None, typer.Option(help="Maximum concurrent streams and long polls per tenant.", **_BOUND)]
+MaxQueued = Annotated[int | None, typer.Option(help="Maximum queued jobs per tenant (approximate).", **_BOUND)]
+
+
+# The webhook options of a flow. The signing secret is passed by the name of its environment variable.
+
+
+Webhook = Annotated[
+    str | None, typer.Option("--webhook", metavar="URL", help="URL that receives a signed message when the flow ends.")
+]
+SecretEnv = Annotated[
+    str | None,
+    typer.Option(
+        "--webhook-secret-env",
+        metavar="NAME",
+        help="Environment variable with the signing secret. Default: KEPTWORK_WEBHOOK_SECRET.",
+    ),
+]
+
+
+def webhook(url: str | None, secret_env: str | None) -> dict[str, str] | None:
+    """Return the webhook settings of a flow, checked without a database, or None without a webhook."""
+    from keptwork.webhooks import outbox
+
+    if url is None:
+        if secret_env is not None:
+            raise BadInput(what="--webhook-secret-env is of no use by itself; say whom to tell with --webhook URL")
+        return None
+    asked = {"url": url} if secret_env is None else {"url": url, "secret_env": secret_env}
+    outbox.checked(asked)
+    return asked

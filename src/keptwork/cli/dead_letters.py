@@ -14,7 +14,7 @@ from keptwork.cli.database import DEFAULT_TENANT_NAME, Db, Tenant, opened, opera
 from keptwork.cli.jobs import WIDE_ENOUGH, Again, Edited, lines
 from keptwork.core.durations import moment_us
 from keptwork.core.guards import DEAD_LETTER_REASONS
-from keptwork.core.ids_entities import public_id
+from keptwork.core.ids import public_id
 from keptwork.core.lifecycles import JOB
 from keptwork.errors import BadInput
 from keptwork.jobs import dead_letters as service

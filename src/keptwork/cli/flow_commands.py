@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from keptwork.agents import budget_caps, budget_caps_costs
+from keptwork.agents import budget_caps
 from keptwork.cli import screen
 from keptwork.cli.database import DEFAULT_TENANT_NAME, Db, Tenant, operator, with_tenant
 from keptwork.cli.jobs import WIDE_ENOUGH, lines
-from keptwork.core.ids_entities import actor_name, public_id
+from keptwork.core.ids import actor_name, public_id
 from keptwork.errors import InvalidTransition
 from keptwork.flows import commands as flows
 from keptwork.flows import commands_flow_deeds
@@ -229,7 +229,7 @@ def _facts(story: Story, now: int) -> Iterator[tuple[str, Any]]:
 
 def money(cost: Cost) -> str:
     """Return a cost as text, with its lost calls."""
-    lost = budget_caps_costs.lost_words(cost)
+    lost = budget_caps.lost_words(cost)
     return f"${cost.micros / 1_000_000:.6f}{f'; {lost}' if lost else ''}"
 
 

@@ -13,13 +13,13 @@ import typer
 
 from keptwork.agents import budget_caps
 from keptwork.audit import events as event_service
-from keptwork.cli import job_details_output, job_details_signals, job_details_steps, job_details_watch, screen
+from keptwork.cli import job_details, screen
 from keptwork.cli.database import DEFAULT_TENANT_NAME, Db, JobId, Tenant, operator, with_tenant
-from keptwork.core.ids_entities import actor_name, public_id
+from keptwork.core.ids import actor_name, public_id
 from keptwork.core.lifecycles import JOB
 from keptwork.core.lifecycles.job import FAILED, SUCCEEDED
 from keptwork.jobs import queries as service
-from keptwork.jobs import queries_job_steps as step_service
+from keptwork.jobs import queries as step_service
 from keptwork.jobs import results_artifacts as artifact_service
 from keptwork.store.contract.checkpoints_blob_service import whole
 from keptwork.store.contract.records import JobFilter
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from keptwork.store.contract.store import Store
 
 app = typer.Typer()
-app.command()(job_details_output.result)
-app.command()(job_details_output.artifacts)
-app.command()(job_details_output.artifact)
-app.command()(job_details_signals.signal)
+app.command()(job_details.result)
+app.command()(job_details.artifacts)
+app.command()(job_details.artifact)
+app.command()(job_details.signal)
 
 Payload = Annotated[str, typer.Argument(metavar="[PAYLOAD]", help="Arguments as a JSON object. Use - to read stdin.")]
 Edited = Annotated[
@@ -143,7 +143,7 @@ def show(
         return await service.show(store, tenant_id, id), await store.now()
 
     async def keep_up(store: Store, tenant_id: int) -> None:
-        await job_details_watch.watch(partial(read, store, tenant_id), _story, _shown, as_json)
+        await job_details.watch(partial(read, store, tenant_id), _story, _shown, as_json)
 
     if watch:
         asyncio.run(with_tenant(db, tenant, keep_up))
@@ -289,7 +289,7 @@ def _ending(row: dict[str, Any]) -> str:
     took = screen.span(row["completed_at"] - row["created_at"])
     said = f"{public_id(JOB.name, row['id'])} {_ended(row['state'])} {took} after it was made."
     if service.succeeded(row):
-        return said if row["result"] is None else f"{said}\nresult  {job_details_output.head(row, row['result'])}"
+        return said if row["result"] is None else f"{said}\nresult  {job_details.head(row, row['result'])}"
     return "\n".join([said, *(f"{name:<8}{row[name]}" for name in ("reason", "error") if row[name])])
 
 
@@ -305,7 +305,7 @@ def _story(story: service.Story, now: int) -> RenderableType:
     for event in story.events:
         by = actor_name(event.actor) or "–"
         table.add_row(screen.moment(event.ts), event.type, state_name(event.to_state), by, event.reason or "")
-    steps = ("", job_details_steps.table(story.steps)) if story.steps else ()
+    steps = ("", job_details.table(story.steps)) if story.steps else ()
     return Group(*lines(_facts(story, _shown(story), now)), *steps, "", table)
 
 
@@ -319,10 +319,10 @@ def _facts(story: service.Story, shown: dict[str, Any], now: int) -> Iterator[tu
     yield "job", shown["id"]
     yield "kind", row["kind"]
     yield "state", f"{state_name(row['state'])}, {service.lately(row, now)}"
-    yield "progress", job_details_steps.bar(story.progress, now)
+    yield "progress", job_details.bar(story.progress, now)
     yield "overrun", story.overrun
     for name, until in story.waits or [(shown["waits_for"], row["run_at"])]:
-        yield "waits for", job_details_steps.waiting(name, until, now)
+        yield "waits for", job_details.waiting(name, until, now)
     yield "held because", row["held_by"] and row["reason"]
     yield "queue", f"{row['queue']}, priority {row['priority']}"
     yield "attempts", f"{row['attempts']} of {row['max_attempts']}, then {row['on_exhausted'].replace('_', ' ')}"
@@ -334,6 +334,6 @@ def _facts(story: service.Story, shown: dict[str, Any], now: int) -> Iterator[tu
     yield "run again from", shown["redriven_from"]
     yield "run again as", ", ".join(shown["redriven_as"])
     yield "payload", json.dumps(shown["payload"], ensure_ascii=False)
-    yield "result", row["result"] and job_details_output.head(row, json.dumps(shown["result"], ensure_ascii=False))
+    yield "result", row["result"] and job_details.head(row, json.dumps(shown["result"], ensure_ascii=False))
     yield "artifacts", ", ".join(f"{kept.name} ({screen.size(kept.size)})" for kept in story.artifacts)
     yield "error", row["error"]

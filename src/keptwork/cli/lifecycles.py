@@ -8,7 +8,7 @@ import typer
 
 from keptwork.cli import screen
 from keptwork.core import render
-from keptwork.core.ids_entities import lifecycle_named
+from keptwork.core.ids import lifecycle_named
 from keptwork.core.lifecycles import LIFECYCLES, Lifecycle
 from keptwork.errors import BadInput
 

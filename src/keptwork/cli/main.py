@@ -10,15 +10,62 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from importlib import import_module
 from itertools import pairwise
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, ClassVar, NamedTuple, NoReturn
 
 import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command, get_group
 
 from keptwork import __version__
 from keptwork.cli import screen
-from keptwork.cli.main_lazy import Entry, LazyGroup
 from keptwork.errors import BadInput, KeptworkError, WorkerExhausted
+
+# Import a command only when it is called, so that `keptwork --help` stays fast with many commands.
+
+
+class Entry(NamedTuple):
+    """The `module:name` of a Typer app or a function, and the summary of its command."""
+
+    target: str
+    summary: str
+
+
+class LazyGroup(TyperGroup):
+    """A group that lists its entries without importing them, and imports the entry that is called."""
+
+    entries: ClassVar[dict[str, Entry]] = {}
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        # Placeholders are enough for help, completion, and "did you mean".
+        for name, entry in self.entries.items():
+            self.add_command(TyperCommand(name, help=entry.summary))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the requested command and import it in place of its placeholder."""
+        name, stand_in, rest = super().resolve_command(ctx, args)
+        return name, stand_in and load(str(name), self.entries[str(name)]), rest
+
+
+def load(name: str, entry: Entry) -> Any:
+    """Import a command. A group always gets the name, summary, and look of the other groups."""
+    module, _, attribute = entry.target.partition(":")
+    found = getattr(import_module(module), attribute)
+    if isinstance(found, typer.Typer):
+        return _group(name, entry, found)
+    verb = typer.Typer(add_completion=False, rich_markup_mode=None)
+    verb.command(name)(found)
+    return get_command(verb)
+
+
+def _group(name: str, entry: Entry, noun: typer.Typer) -> TyperGroup:
+    noun.rich_markup_mode = None
+    group = get_group(noun)
+    group.name, group.help = name, entry.summary
+    return group
+
 
 COMMANDS = {
     "run": Entry("keptwork.cli.run:run", "Run a flow file and show the result."),
@@ -26,9 +73,9 @@ COMMANDS = {
     "demo": Entry("keptwork.cli.demo:demo", "Run example jobs through their lifecycle and show the event log."),
     "work": Entry("keptwork.cli.work:work", "Run the jobs of an application in this process."),
     "serve": Entry("keptwork.cli.serve:serve", "Serve the HTTP API over a database."),
-    "dev": Entry("keptwork.cli.serve_dev:dev", "Serve the HTTP API and run jobs in one process, for development."),
+    "dev": Entry("keptwork.cli.serve:dev", "Serve the HTTP API and run jobs in one process, for development."),
     "supervise": Entry(
-        "keptwork.cli.workers_supervise:supervise", "Run several workers of an application and replace those that die."
+        "keptwork.cli.workers:supervise", "Run several workers of an application and replace those that die."
     ),
     "workers": Entry("keptwork.cli.workers:app", "List, show, pause, resume, drain, and terminate workers."),
     "jobs": Entry("keptwork.cli.jobs:app", "Enqueue, list, show, cancel, rerun, and wait for jobs."),
@@ -36,45 +83,45 @@ COMMANDS = {
     "approvals": Entry("keptwork.cli.approvals:app", "List, show, approve, and reject approval requests."),
     "webhooks": Entry("keptwork.cli.webhooks:app", "List, show, and resend webhook deliveries."),
     "why": Entry(
-        "keptwork.cli.doctor_why:why", "Show why a job, crew, step, or flow is waiting, and when it can continue."
+        "keptwork.cli.doctor:why", "Show why a job, crew, step, or flow is waiting, and when it can continue."
     ),
     "runs": Entry("keptwork.cli.flows:app", "List, show, approve, reject, cancel, hold, and release runs."),
     "workstreams": Entry(
-        "keptwork.cli.flows_workstreams:workstreams_app",
+        "keptwork.cli.flows:workstreams_app",
         "List, show, retry, resume, fork, hold, and abandon workstreams.",
     ),
-    "steps": Entry("keptwork.cli.flows_steps:steps_app", "List, show, skip, and reset the steps of flows."),
+    "steps": Entry("keptwork.cli.flows:steps_app", "List, show, skip, and reset the steps of flows."),
     "templates": Entry("keptwork.cli.templates:app", "Store flow definitions by version, and start them by name."),
     "doctor": Entry("keptwork.cli.doctor:doctor", "Find stuck or inconsistent entities, and repair them."),
     "override": Entry(
-        "keptwork.cli.doctor_override:override", "Force an entity into a state outside its lifecycle, with a reason."
+        "keptwork.cli.doctor:override", "Force an entity into a state outside its lifecycle, with a reason."
     ),
     "dead-letters": Entry("keptwork.cli.dead_letters:app", "List, show, and redrive dead letters."),
     "schedules": Entry("keptwork.cli.schedules:app", "List, add, pause, resume, and run schedules."),
     "queues": Entry("keptwork.cli.queues:app", "List, pause, resume, and limit queues."),
     "limits": Entry(
-        "keptwork.cli.queues_limits:limits_app", "Show the limits of jobs and queues, and the jobs that wait for them."
+        "keptwork.cli.queues:limits_app", "Show the limits of jobs and queues, and the jobs that wait for them."
     ),
     "breakers": Entry("keptwork.cli.breakers:app", "List, show, and reset circuit breakers."),
     "budgets": Entry("keptwork.cli.budgets:app", "List, show, set, and raise budgets for model calls."),
-    "cost": Entry("keptwork.cli.budgets_cost:cost", "Show the cost of model calls by model, tenant, flow, or day."),
+    "cost": Entry("keptwork.cli.budgets:cost", "Show the cost of model calls by model, tenant, flow, or day."),
     "keys": Entry("keptwork.cli.keys:app", "Create, list, rotate, and revoke API keys."),
-    "tenants": Entry("keptwork.cli.keys_tenants:tenants_app", "List, add, and limit tenants."),
+    "tenants": Entry("keptwork.cli.keys:tenants_app", "List, add, and limit tenants."),
     "top": Entry("keptwork.cli.top:top", "Watch flows, jobs, queues, workers, and open problems, like top."),
     "stats": Entry("keptwork.cli.stats:stats", "Show metrics of jobs, moves, and leases, also for Prometheus."),
     "prune": Entry(
-        "keptwork.cli.migrate_prune:prune", "Delete jobs, flows, and other entities that finished long enough ago."
+        "keptwork.cli.migrate:prune", "Delete jobs, flows, and other entities that finished long enough ago."
     ),
     "migrate": Entry("keptwork.cli.migrate:migrate", "Create a database, or bring it up to date."),
     "backup": Entry("keptwork.cli.backup:backup", "Write the database to a backup file, and compare both."),
-    "restore": Entry("keptwork.cli.backup_restore:restore", "Put a backup in place of the database, and compare both."),
+    "restore": Entry("keptwork.cli.backup:restore", "Put a backup in place of the database, and compare both."),
     "events": Entry("keptwork.cli.events:app", "Read the event log: one event for every move of every entity."),
     "audit": Entry(
-        "keptwork.cli.events_audit:audit_app", "Check the event log against the database, seal it, and export it."
+        "keptwork.cli.events:audit_app", "Check the event log against the database, seal it, and export it."
     ),
-    "flows": Entry("keptwork.cli.templates_flows:flows_app", "Check and draw flow files, and print their JSON Schema."),
+    "flows": Entry("keptwork.cli.templates:flows_app", "Check and draw flow files, and print their JSON Schema."),
     "agents": Entry("keptwork.cli.agents:app", "List agent jobs, and show their choices, transcripts, and records."),
-    "skills": Entry("keptwork.cli.tools_skills:skills_app", "List skills, and show which skill a task would use."),
+    "skills": Entry("keptwork.cli.tools:skills_app", "List skills, and show which skill a task would use."),
     "tools": Entry("keptwork.cli.tools:app", "List the tools of keptwork.toml, and check that they can run here."),
     "lifecycles": Entry("keptwork.cli.lifecycles:app", "Show the declared lifecycles: their states and moves."),
 }

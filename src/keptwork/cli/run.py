@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from keptwork.cli import run_session_prompt, run_summary, screen
-from keptwork.cli.database import DEFAULT_TENANT_NAME, Db, Tenant, operator
-from keptwork.cli.database_webhook import SecretEnv, Webhook, webhook
+from keptwork.cli import run_session, run_summary, screen
+from keptwork.cli.database import DEFAULT_TENANT_NAME, Db, SecretEnv, Tenant, Webhook, operator, webhook
 from keptwork.cli.tools import File as Config
 from keptwork.core.validation import OWN_QUEUES
 from keptwork.errors import BadInput
@@ -80,7 +79,7 @@ def run(
     """
     from keptwork.cli.run_session import Manner
 
-    asked = run_session_prompt.at_a_terminal() and not as_json
+    asked = run_session.at_a_terminal() and not as_json
     manner = Manner(yes=yes, ask=asked and not yes, concurrency=concurrency, lease=lease, grace=grace)
     told = webhook(webhook_url, webhook_secret)
     wanted = _Wanted(file, inputs or [], resume, hold, key, told, tenant, db, config, as_json)
@@ -134,7 +133,7 @@ class _Wanted:
 
         Steps with a queue of their own can be for other workers. A resumed flow continues as it was started.
         """
-        from keptwork.flows.steps.tool_spec import missing
+        from keptwork.flows.steps.tool import missing
         from keptwork.settings import read as read_config
 
         config = read_config(self.config)
@@ -172,7 +171,7 @@ class _Wanted:
 
 
 def _given(file: FlowFile, pairs: list[str]) -> dict[str, Any]:
-    from keptwork.flows.validation_inputs import bound, from_text
+    from keptwork.flows.validation import bound, from_text
 
     found: dict[str, Any] = {}
     for pair in pairs:

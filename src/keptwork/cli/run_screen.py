@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol, TextIO
 
 from keptwork.cli import screen
 from keptwork.cli.run_summary import GLYPHS, NARROW
-from keptwork.flows.plan_phase import Phase
+from keptwork.flows.plan import Phase
 from keptwork.flows.queries import took_us
 from keptwork.flows.report import cut_of, plain_error, word_of
 

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from keptwork.agents import budget_caps_costs
+from keptwork.agents import budget_caps
 from keptwork.cli import screen
 from keptwork.flows.report import plain_error
 
@@ -133,7 +133,7 @@ def footer(found: FlowReport, database: Sequence[str]) -> Iterator[str]:
     done = sum(step.word in ("succeeded", "skipped") for step in found.steps)
     facts = [f"{done:,} of {len(found.steps):,} steps", screen.took(found.took), cost(found.cost)]
     yield " · ".join([*facts, f"{found.events:,} events"])
-    if (lost := budget_caps_costs.lost_words(found.spent)) is not None:
+    if (lost := budget_caps.lost_words(found.spent)) is not None:
         yield f"{lost}; see: {command('budgets', 'show', 'today', *database)}"
     yield from found.waits
     for question in found.questions:

@@ -13,7 +13,7 @@ from keptwork.cli import screen
 from keptwork.cli.database import DEFAULT_TENANT_NAME, Db, Tenant, operator, with_tenant
 from keptwork.cli.flow_commands import Inputs
 from keptwork.cli.jobs import WIDE_ENOUGH, lines, state_name
-from keptwork.core.ids_entities import public_id
+from keptwork.core.ids import public_id
 from keptwork.core.lifecycles import JOB
 from keptwork.core.schedule_rules import Rule
 from keptwork.errors import BadInput

@@ -13,22 +13,27 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated, Any, BinaryIO, TextIO
 
 import typer
 
-# Exported again, so that commands import all text helpers from this module.
-from keptwork.core.durations_words import ago as ago
-from keptwork.core.durations_words import ahead as ahead
-from keptwork.core.durations_words import moment as moment
-from keptwork.core.durations_words import size as size
-from keptwork.core.durations_words import span as span
-from keptwork.core.durations_words import took as took
+from keptwork.core.durations import ago as ago
+from keptwork.core.durations import ahead as ahead
+from keptwork.core.durations import moment as moment
+from keptwork.core.durations import size as size
+from keptwork.core.durations import span as span
+from keptwork.core.durations import took as took
+from keptwork.errors import CannotWriteFile
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
     from rich.text import Text
+
+
+# Exported again, so that commands import all text helpers from this module.
+
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 """The option of every command."""
@@ -162,3 +167,59 @@ def _console(stream: Any) -> Console:
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = WIDE
     return console
+
+
+# Write a file completely or not at all.
+
+
+@contextmanager
+def written_whole(path: Path | None) -> Iterator[TextIO]:
+    """Open stdout, or a file that gets its name only when the block succeeds.
+
+    A path that is not a regular file (a pipe, a device) is written directly, because it must not be replaced.
+    """
+    if path is None or str(path) == "-":
+        yield sys.stdout
+        return
+    with _whole(path, encoding="utf-8") as file:
+        yield file
+
+
+@contextmanager
+def bytes_written_whole(path: Path | None) -> Iterator[BinaryIO]:
+    """Do the same for bytes."""
+    if path is None or str(path) == "-":
+        yield sys.stdout.buffer
+        return
+    with _whole(path, binary="b") as file:
+        yield file
+
+
+@contextmanager
+def _whole(path: Path, binary: str = "", encoding: str | None = None) -> Iterator[Any]:
+    target = path.resolve()
+    try:
+        if target.exists() and not target.is_file():
+            with target.open(f"w{binary}", encoding=encoding) as file:
+                yield file
+        else:
+            with _renamed_when_complete(target, f"x{binary}", encoding) as file:
+                yield file
+    except OSError as error:
+        detail = error.strerror or str(error)
+        raise CannotWriteFile(path=path, detail=detail[:1].lower() + detail[1:]) from error
+
+
+@contextmanager
+def _renamed_when_complete(target: Path, mode: str, encoding: str | None) -> Iterator[IO[Any]]:
+    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    try:
+        with partial.open(mode, encoding=encoding) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(target)
+    except BaseException:
+        with suppress(OSError):
+            partial.unlink()
+        raise

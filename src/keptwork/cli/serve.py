@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
+import secrets
 import sys
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from keptwork import settings as configuration
-from keptwork.cli import screen, work_watch
-from keptwork.cli.database import Db, opened
-from keptwork.cli.database_allowance import Burst, MaxInFlight, MaxQueued, MaxStreams, RequestsPerSecond
+from keptwork.cli import screen, work
+from keptwork.cli.database import Burst, Db, MaxInFlight, MaxQueued, MaxStreams, RequestsPerSecond, opened
 from keptwork.cli.tools import File
-from keptwork.errors import MissingExtra
+from keptwork.cli.work import application
+from keptwork.errors import BadInput, MissingExtra
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from keptwork.http.rate_limit_requests import Limits
+    from keptwork.app import Keptwork
+    from keptwork.http.rate_limit import Limits
     from keptwork.http.server import Server
     from keptwork.settings import Config
-    from keptwork.settings_server import Server as ServerSettings
+    from keptwork.settings import Server as ServerSettings
+
 
 Host = Annotated[str, typer.Option(metavar="ADDRESS", help="Address to listen on. Use 0.0.0.0 for every network.")]
 Port = Annotated[int, typer.Option(min=0, max=65535, metavar="N", help="Port to listen on. Use 0 for any free port.")]
@@ -47,7 +52,7 @@ def serve(
     programs: Programs = False,
     config: File = None,
     db: Db = None,
-    log: work_watch.Log = None,
+    log: work.Log = None,
     as_json: screen.Json = False,
 ) -> None:
     """Serve the HTTP API and the dashboard until stopped.
@@ -68,13 +73,13 @@ def serve(
     }
     settings = configuration.read(config)
     limits = _limits(settings.server, {name: one for name, one in said.items() if one is not None}, programs)
-    with work_watch.observed("keptwork-server", log):
+    with work.observed("keptwork-server", log):
         asyncio.run(_served(host, port, limits, settings, db, as_json))
 
 
 def _limits(server: ServerSettings, said: dict[str, int], programs: bool) -> Limits:
     """Return the limits of the configuration file, overridden by those of the command line."""
-    from keptwork.http.rate_limit_requests import Limits
+    from keptwork.http.rate_limit import Limits
 
     return Limits(
         allowance=replace(server.allowance, **said),
@@ -87,8 +92,7 @@ def _limits(server: ServerSettings, said: dict[str, int], programs: bool) -> Lim
 async def _served(host: str, port: int, limits: Limits, settings: Config, db: str | None, as_json: bool) -> None:
     from keptwork.dashboard.site import install
     from keptwork.http.app import create_app
-    from keptwork.http.auth import kept_keys
-    from keptwork.http.auth_second_lock import narrows
+    from keptwork.http.auth import kept_keys, narrows
 
     async with opened(db) as store:
         if limits.row_security == "require":
@@ -141,3 +145,69 @@ async def _announced(made: Server, place: tuple[str, int], as_json: bool, token:
     facts = {"address": address} | ({"token": token} if token else {})
     screen.emit(facts, lambda: f"Serving {shown} (routes: /docs). SIGTERM or Ctrl-C ends it.", as_json)
     sys.stdout.flush()  # a program can wait for this line at the other end of a pipe
+
+
+# `keptwork dev`: run a server and a worker in one process on this machine, with a temporary token.
+
+
+App = Annotated[
+    str | None, typer.Argument(metavar="[MODULE:APP]", help="Application whose jobs run, such as shop.jobs:app.")
+]
+
+
+def dev(
+    target: App = None,
+    host: Host = LOOPBACK,
+    port: Port = 8321,
+    db: Db = None,
+    log: work.Log = None,
+    as_json: screen.Json = False,
+) -> None:
+    """Serve the HTTP API and the dashboard and run jobs in one process, for development.
+
+    The server listens on this machine only and accepts only the token that it prints. A missing database is created.
+    """
+    from_extra()
+    if not _is_loopback(host):
+        raise BadInput(what=f"keptwork dev serves this machine only, not {host}; for a network use: keptwork serve")
+    app = None if target is None else application(target, db)
+    with work.observed("keptwork-dev", log):
+        asyncio.run(_both(app, host, port, db, as_json))
+
+
+async def _both(app: Keptwork | None, host: str, port: int, db: str | None, as_json: bool) -> None:
+    """Run the server and the worker until the server ends."""
+    from keptwork.access.scopes import Scope
+    from keptwork.dashboard.site import install
+    from keptwork.http.app import create_app
+    from keptwork.http.auth import Caller, one_token
+    from keptwork.http.rate_limit import Limits
+    from keptwork.settings import read
+    from keptwork.store import open_store
+    from keptwork.store.contract.records import DEFAULT_TENANT
+
+    token = f"kw_dev_{secrets.token_urlsafe(32)}"
+    caller = Caller(DEFAULT_TENANT, frozenset(Scope), "dev")
+    working = None
+    async with AsyncExitStack() as ending:
+        store = await open_store(db if app is None else app.url)
+        ending.push_async_callback(store.close)
+        if app is not None:
+            await ending.enter_async_context(app)
+            working = asyncio.create_task(app.work())
+            ending.push_async_callback(_finished, app, working)
+        made = create_app(store, one_token(token, caller), Limits(programs=True), read())
+        install(made)
+        await run(made, host, port, as_json, token, working)
+
+
+async def _finished(app: Keptwork, working: asyncio.Task[int]) -> None:
+    app.stop()
+    await working
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -15,7 +15,7 @@ from keptwork.core import metrics
 from keptwork.core.lifecycles import WORKER
 from keptwork.errors import BadInput
 from keptwork.observability import stats as service
-from keptwork.observability.stats_roll_up import PAGE
+from keptwork.observability.stats import PAGE
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

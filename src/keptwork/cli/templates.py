@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from keptwork.cli import screen
-from keptwork.cli.database import DEFAULT_TENANT_NAME, Db, Tenant, operator, with_tenant
-from keptwork.cli.database_webhook import SecretEnv, Webhook, webhook
+from keptwork.cli.database import DEFAULT_TENANT_NAME, Db, SecretEnv, Tenant, Webhook, operator, webhook, with_tenant
 from keptwork.cli.flow_commands import Inputs, Reason
 from keptwork.cli.jobs import lines
-from keptwork.cli.templates_flows import File
+from keptwork.errors import BadFlow, BadInput
 from keptwork.flows import commands as flows
-from keptwork.flows import graph_drawing
+from keptwork.flows import graph
 from keptwork.flows import queries as stories
 from keptwork.flows import start as service
-from keptwork.flows.files import read
+from keptwork.flows.definition import Flow
+from keptwork.flows.files import read, read_flow
 from keptwork.flows.transaction import Actor
 
 if TYPE_CHECKING:
@@ -28,6 +28,79 @@ if TYPE_CHECKING:
     from keptwork.flows.commands import FlowRef
     from keptwork.store import Store
     from keptwork.store.contract.flows_templates import Template
+
+
+# `keptwork flows`: check and draw flow files, and print their JSON Schema.
+
+
+flows_app = typer.Typer()
+
+File = Annotated[str, typer.Argument(metavar="FILE", help="Flow file. Use - to read stdin.")]
+
+
+@flows_app.command()
+def check(
+    files: Annotated[list[str], typer.Argument(metavar="FILE", help="Flow files. Use - to read stdin.")],
+    as_json: screen.Json = False,
+) -> None:
+    """Check flow files and the flows inside them.
+
+    Every problem is listed with its line and what was expected. Exit code 2 if there are problems.
+    """
+    found = [(file, *_checked(file)) for file in files]
+    for _, flow, error in found:
+        if not as_json:
+            screen.stdout().print(_summary(flow) if flow else str(error), soft_wrap=True)
+    if as_json:
+        print(json.dumps([_as_json(*one) for one in found], indent=2))
+    if any(error for _, _, error in found):
+        raise typer.Exit(BadFlow.exit_code)
+
+
+@flows_app.command("graph")
+def graph_(
+    file: File,
+    mermaid: Annotated[bool, typer.Option("--mermaid", help="Print a Mermaid flowchart.")] = False,
+    as_json: screen.Json = False,
+) -> None:
+    """Draw the steps of a flow, level by level. Steps of one level can run concurrently."""
+    if mermaid and as_json:
+        raise BadInput(what="--mermaid and --json exclude each other")
+    flow = read_flow(file)
+    human = (lambda: graph.mermaid(flow).rstrip()) if mermaid else (lambda: _drawn(flow))
+    levels = graph.levels(flow.dependencies)
+    screen.emit({"name": flow.name, "levels": levels, "dependencies": flow.dependencies}, human, as_json)
+
+
+@flows_app.command()
+def schema(as_json: screen.Json = False) -> None:
+    """Print the JSON Schema of flow files, for editors and programs."""
+    print(json.dumps(Flow.published_schema(), indent=2))
+
+
+def _checked(file: str) -> tuple[Flow | None, Exception | None]:
+    try:
+        return read(file).flow, None
+    except (BadFlow, BadInput) as error:
+        return None, error
+
+
+def _as_json(file: str, flow: Flow | None, error: Exception | None) -> dict[str, Any]:
+    problems: list[dict[str, Any]]
+    problems = [{"line": line, "what": what} for line, what in error.problems] if isinstance(error, BadFlow) else []
+    if error is not None and not problems:
+        problems = [{"line": None, "what": str(error)}]
+    return {"file": file, "ok": flow is not None, "name": flow.name if flow else None, "problems": problems}
+
+
+def _summary(flow: Flow) -> str:
+    count = len(flow.steps)
+    return f"{flow.name}: {flow.kind} of {count} {'step' if count == 1 else 'steps'}, nothing wrong."
+
+
+def _drawn(flow: Flow) -> str:
+    return "\n".join([f"{flow.name} ({flow.kind})", *graph.lines(flow)])
+
 
 app = typer.Typer()
 
@@ -138,4 +211,4 @@ def _told(found: Template, now: int) -> Iterator[str]:
         default = "required" if wanted.required else f"default {json.dumps(wanted.default)}"
         yield f"{'input':<16}{name}: {wanted.type}, {default}"
     yield ""
-    yield from graph_drawing.lines(flow)
+    yield from graph.lines(flow)

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.table import Table
 
+from keptwork.agents import skills as service
+from keptwork.agents.skills import Graded, Routed, Skill, skills
 from keptwork.cli import screen
-from keptwork.core.durations_sizes import size_text
-from keptwork.flows.steps import tool_tools as tool_specs
+from keptwork.core.durations import size_text
+from keptwork.flows.steps import tool as tool_specs
 from keptwork.settings import Config, Tool, read
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from keptwork.flows.steps.tool_tools import Checked
+    from keptwork.flows.steps.tool import Checked
+
 
 app = typer.Typer()
 SIZES = ("memory", "output")
@@ -114,3 +119,75 @@ def _report(checked: list[Checked], config: Config) -> str:
 
 def _good(one: Checked) -> str:
     return f"{one.name}: {one.program}{f', {one.version}' if one.version else ''}"
+
+
+# `keptwork skills`: list and show skills, and show which skill a task would use.
+
+
+skills_app = typer.Typer()
+
+Folder = Annotated[
+    Path | None,
+    typer.Option(
+        "--skills",
+        envvar="KEPTWORK_SKILLS",
+        metavar="FOLDER",
+        help="Directory of your skills. Default: from keptwork.toml, then ./skills.",
+    ),
+]
+
+
+@skills_app.command("list")
+def list_skills(folder: Folder = None, as_json: screen.Json = False) -> None:
+    """List your skills, then the built-in skills that they do not replace."""
+    found = _skills(folder)
+    screen.emit([service.as_json(skill) for skill in found], lambda: _skills_table(found), as_json)
+
+
+@skills_app.command("show")
+def show_skill(
+    name: Annotated[str, typer.Argument(metavar="NAME")], folder: Folder = None, as_json: screen.Json = False
+) -> None:
+    """Show a skill: its keywords, its tools, and its instructions for the model."""
+    found = service.find(_skills(folder), name)
+    screen.emit({**service.as_json(found), "instructions": found.instructions}, lambda: _skill_shown(found), as_json)
+
+
+@skills_app.command("route")
+def route_(
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="Task, as you would give it to an agent.")],
+    folder: Folder = None,
+    as_json: screen.Json = False,
+) -> None:
+    """Show which skill and model tier a task would use, and why."""
+    chosen = service.routed(text, _skills(folder))
+    screen.emit(service.routed_json(chosen), lambda: _explained(*chosen), as_json)
+
+
+def _skills(folder: Path | None) -> list[Skill]:
+    """Return the skills that workers on this host would have."""
+    return skills(read(None).skills if folder is None else folder)
+
+
+def _skills_table(found: list[Skill]) -> Table:
+    table = screen.table("skill", "for", "from")
+    for skill in found:
+        table.add_row(skill.name, skill.description, skill.source or "built in")
+    return table
+
+
+def _skill_shown(skill: Skill) -> str:
+    parts = {
+        "for": skill.description,
+        "keywords": ", ".join(skill.keywords) or "none",
+        "tools": ", ".join(skill.tools) or "none",
+        "from": skill.source or "built in",
+    }
+    return "\n".join([skill.name, *(f"  {name:<9} {text}" for name, text in parts.items()), "", skill.instructions])
+
+
+def _explained(routed: Routed, graded: Graded) -> str:
+    width = max(len(one.skill.name) for one in routed.scores)
+    scores = [f"  {one.skill.name:<{width}} {one.points:>3}  {', '.join(one.words)}" for one in routed.scores]
+    head = f"{routed.skill.name}: {routed.why}"
+    return "\n".join([head, *scores, f"tier {graded.tier}: {graded.why}"])

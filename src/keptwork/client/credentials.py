@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from keptwork.core.secrets_key import Key, checked, from_file
+from keptwork.core.secrets import Key, checked, from_file
 from keptwork.errors import BadInput, NoKey
 
 SERVER, KEY, KEY_FILE = "KEPTWORK_SERVER", "KEPTWORK_KEY", "KEPTWORK_KEY_FILE"

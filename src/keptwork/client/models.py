@@ -52,7 +52,7 @@ class Agents(TypedDict):
     next: str | None
 
 
-class AgentsSkillsBreaker(TypedDict):
+class AgentsBreaker(TypedDict):
     """The circuit breaker of a tool."""
 
     failure_threshold: int
@@ -1445,7 +1445,7 @@ class Tool(TypedDict):
     arguments: Any
     memory: int | None
     cpu: str | None
-    breaker: AgentsSkillsBreaker
+    breaker: AgentsBreaker
 
 
 class Tools(TypedDict):

@@ -30,7 +30,7 @@ from keptwork.client.retry import Patience, asked_seconds, passes
 from keptwork.client.stream import followed
 from keptwork.core.home_loop import Home, keep_for_ever, watch_forks
 from keptwork.core.loop_scope import running_loop
-from keptwork.core.secrets_key import Key
+from keptwork.core.secrets import Key
 from keptwork.errors import BadInput, KeptworkError, MissingExtra, NoAnswer, StrangeAnswer
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from keptwork.core import ids
 from keptwork.core.durations import Span, rfc3339, span_us
 from keptwork.core.guards import MAX_DEPTH, MAX_WORKERS
-from keptwork.core.ids_entities import actor_name, public_id
+from keptwork.core.ids import actor_name, public_id
 from keptwork.core.lifecycles import CREW, JOB, decide, insist
 from keptwork.core.lifecycles.crew import COMPLETED
 from keptwork.core.validation import LARGEST_INT, check_name

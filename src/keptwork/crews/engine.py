@@ -12,7 +12,7 @@ from operator import itemgetter
 from typing import Any
 
 from keptwork.agents import engine as agent_moves
-from keptwork.core.ids_entities import public_id, resolve
+from keptwork.core.ids import public_id, resolve
 from keptwork.core.lifecycles import CREW, JOB, Change, decide, insist
 from keptwork.core.lifecycles.crew import RUNNING
 from keptwork.crews import plan as crew_plan

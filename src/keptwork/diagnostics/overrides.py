@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from keptwork.agents import engine as agent_moves
 from keptwork.core.decide import OVERRIDE
-from keptwork.core.ids_entities import public_id, resolve, unknown
+from keptwork.core.ids import public_id, resolve, unknown
 from keptwork.core.lifecycles import JOB, RUN, WORKSTREAM, Lifecycle, override
 from keptwork.diagnostics.doctor import runner
 from keptwork.diagnostics.doctor.finding import Finding

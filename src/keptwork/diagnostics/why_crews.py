@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from keptwork.core.ids_entities import public_id
+from keptwork.core.ids import public_id
 from keptwork.core.lifecycles import CREW, JOB
 from keptwork.core.lifecycles.crew import PENDING, RUNNING
 from keptwork.core.lifecycles.job import QUEUED

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from keptwork.core.durations import rfc3339
-from keptwork.core.ids_entities import public_id
+from keptwork.core.ids import public_id
 from keptwork.core.lifecycles import CREW, JOB, Verb
 from keptwork.diagnostics import why_crews, why_jobs
 from keptwork.diagnostics.doctor.finding import Finding
@@ -20,7 +20,7 @@ from keptwork.diagnostics.why_jobs import COMES, EXPIRES, Reason
 from keptwork.flows import commands as flows
 from keptwork.flows.commands import FlowRef
 from keptwork.flows.compiled import Kind
-from keptwork.flows.plan_phase import Phase
+from keptwork.flows.plan import Phase
 from keptwork.flows.queries import find_step
 from keptwork.store import Store
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from keptwork.agents import budget_caps, budget_rules
 from keptwork.core import ids
 from keptwork.core.durations import LONGEST_US, rfc3339
-from keptwork.core.ids_entities import public_id
+from keptwork.core.ids import public_id
 from keptwork.core.lifecycles import CREW, JOB, WORKER
 from keptwork.core.lifecycles.breaker import CLOSED, OPEN
 from keptwork.core.lifecycles.job import QUEUED

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 from zlib import crc32
 
-from keptwork.core import ids, secrets_secrecy
+from keptwork.core import ids, secrets
 from keptwork.core.lifecycles import Lifecycle, Verb, decide
 from keptwork.errors import (
     AlreadyDecided,
@@ -19,15 +19,14 @@ from keptwork.errors import (
     NotFound,
     StoreError,
 )
-from keptwork.flows import commands_holds, commands_list_mends, create, create_flow_keys, validation
+from keptwork.flows import commands_holds, commands_list_mends, create, validation
 from keptwork.flows import engine as advance
 from keptwork.flows.compiled import KINDS, Kind, Library, definition_text
 from keptwork.flows.definition import Flow
-from keptwork.flows.plan_phase import Phase
-from keptwork.flows.plan_shape import Shape
+from keptwork.flows.plan import Phase, Shape
 from keptwork.flows.steps import approval as gates
 from keptwork.flows.transaction import Actor, Row, Scene
-from keptwork.flows.validation_inputs import bound
+from keptwork.flows.validation import bound
 from keptwork.jobs.complete import again_if_moved
 from keptwork.observability import spans
 from keptwork.store import Store
@@ -85,7 +84,7 @@ async def start(
     async def work(tx: Transaction) -> FlowRef:
         template = await keep(tx, flow, tenant_id, library or {})
         how = {"key": key, "hold": hold, "webhook": hook, "queue": queue, "trace_id": trace, "shape": shape}
-        wanted = create_flow_keys.Wanted(template, given or {}, inputs, hook, flow, library or {})
+        wanted = create.Wanted(template, given or {}, inputs, hook, flow, library or {})
         return await _launch(tx, wanted, actor, **how)
 
     with spans.producing("start", flow.name, trace_id):
@@ -117,7 +116,7 @@ async def start_template(
 
     async def work(tx: Transaction) -> FlowRef:
         how = {"key": key, "hold": hold, "webhook": hook, "queue": queue, "trace_id": trace}
-        wanted = create_flow_keys.Wanted(template, given or {}, inputs, hook, None if newest else definition, {})
+        wanted = create.Wanted(template, given or {}, inputs, hook, None if newest else definition, {})
         return await _launch(tx, wanted, actor, **how)
 
     with spans.producing("start", template.name, trace_id):
@@ -127,18 +126,18 @@ async def start_template(
 
 def _inputs(flow: Flow, given: Mapping[str, Any] | None) -> Row:
     inputs = bound(flow, given or {})
-    secrets_secrecy.insist(f"what flow {flow.name} is given", json.dumps(inputs))
+    secrets.insist(f"what flow {flow.name} is given", json.dumps(inputs))
     return inputs
 
 
-async def _launch(tx: Transaction, wanted: create_flow_keys.Wanted, actor: Actor, **how: Any) -> FlowRef:
+async def _launch(tx: Transaction, wanted: create.Wanted, actor: Actor, **how: Any) -> FlowRef:
     template = wanted.template
     kind, key = KINDS[template.kind], how["key"]
     if key is not None:
         await tx.lock_trees([_lock_of(template.tenant_id, key)])
         earlier = await tx.flow_by_key(kind.flow, template.tenant_id, key)
         if earlier is not None:
-            await create_flow_keys.insist(tx, kind, earlier, wanted)
+            await create.insist(tx, kind, earlier, wanted)
             return FlowRef(kind, earlier["id"])
     return FlowRef(kind, await create.launched(tx, template, wanted.inputs, actor=actor, **how))
 
@@ -160,7 +159,7 @@ async def keep(tx: Transaction, flow: Flow, tenant_id: int, library: Library) ->
     steps = [step.model_copy(update={"flow": named[step.id]}) if step.id in named else step for step in flow.steps]
     whole = flow.model_copy(update={"steps": steps}) if named else flow
     definition = definition_text(whole)
-    secrets_secrecy.insist(f"flow {flow.name}", definition)
+    secrets.insist(f"flow {flow.name}", definition)
     return await tx.put_template(NewTemplate(tenant_id, flow.kind, flow.name, definition))
 
 

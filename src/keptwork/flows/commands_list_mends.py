@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from keptwork.core.lifecycles import Verb
 from keptwork.flows import engine as advance
-from keptwork.flows.plan_phase import Phase
+from keptwork.flows.plan import Phase
 from keptwork.flows.transaction import Row, Scene
 
 

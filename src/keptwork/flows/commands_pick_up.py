@@ -13,7 +13,7 @@ from keptwork.flows import compiled, continuation
 from keptwork.flows.commands import FlowRef
 from keptwork.flows.compiled import Library
 from keptwork.flows.definition import Flow
-from keptwork.flows.plan_phase import Phase
+from keptwork.flows.plan import Phase
 from keptwork.flows.steps import flow
 from keptwork.flows.transaction import Actor, Row, Scene
 from keptwork.store import Job, Store

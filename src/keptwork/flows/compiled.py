@@ -12,7 +12,7 @@ from keptwork.core import ids
 from keptwork.core.lifecycles import RUN, RUN_STEP, WORKSTREAM, WORKSTREAM_STEP, Lifecycle
 from keptwork.errors import NotFound
 from keptwork.flows.definition import Flow
-from keptwork.flows.plan_shape import Shape
+from keptwork.flows.plan import Shape
 from keptwork.store.contract.flows_templates import PREFIX, Template
 from keptwork.store.contract.store import Reader
 from keptwork.store.counters import Tally

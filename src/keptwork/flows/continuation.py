@@ -16,7 +16,7 @@ from keptwork.flows import create, for_each
 from keptwork.flows import engine as advance
 from keptwork.flows.commands import FlowRef, row_of
 from keptwork.flows.compiled import KINDS, Kind
-from keptwork.flows.plan_phase import Phase, phases
+from keptwork.flows.plan import Phase, phases
 from keptwork.flows.program_output import TRUNCATED
 from keptwork.flows.transaction import Actor, Row, Scene, inputs_of
 from keptwork.jobs.complete import again_if_moved

@@ -101,7 +101,7 @@ def _condition(value: str) -> str:
     return value
 
 
-# The reference of flow files and settings shows the title of a type as its name (tools/file_reference_schema_words.py).
+# The reference of flow files and settings shows the title of a type as its name (tools/file_reference.py).
 _A_NAME = {"title": "Name", "type": "string", "pattern": f"^{_NAME.pattern}$"}
 Name = Annotated[str, AfterValidator(_name), WithJsonSchema(_A_NAME)]
 Names = Annotated[

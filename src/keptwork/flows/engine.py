@@ -16,13 +16,11 @@ from keptwork.flows import for_each, inline_batch
 from keptwork.flows.compiled import KINDS
 from keptwork.flows.definition import Step
 from keptwork.flows.expression import Look, Wrong
-from keptwork.flows.plan import NOTHING_KNOWN, Begin, Beginning, beginning, pause_us, ready, wanted_at_start
-from keptwork.flows.plan_phase import Phase
+from keptwork.flows.plan import NOTHING_KNOWN, Begin, Beginning, Phase, beginning, pause_us, ready, wanted_at_start
 from keptwork.flows.program_output import cut_in
 from keptwork.flows.steps import approval, crew, flow
 from keptwork.flows.steps.kind import step_job
-from keptwork.flows.transaction import Actor, Row, Scene, cost_of, flow_of
-from keptwork.flows.transaction_seat import Seat
+from keptwork.flows.transaction import Actor, Row, Scene, Seat, cost_of, flow_of
 from keptwork.store.contract.checkpoints_blobs import RESULT_BLOB
 from keptwork.store.contract.store import Transaction
 from keptwork.webhooks import outbox

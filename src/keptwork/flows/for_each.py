@@ -18,8 +18,7 @@ from keptwork.errors import BadInput, NotFound
 from keptwork.flows import expression
 from keptwork.flows.definition import Step
 from keptwork.flows.expression import Wrong
-from keptwork.flows.plan import unmet, with_item
-from keptwork.flows.plan_phase import Phase, phases
+from keptwork.flows.plan import Phase, phases, unmet, with_item
 from keptwork.flows.program_output import cut_in
 from keptwork.flows.steps import flow
 from keptwork.flows.steps.kind import step_job

@@ -6,20 +6,18 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from keptwork.core import secrets_secrecy
+from keptwork.core import secrets
 from keptwork.core.validation import OWN_QUEUES
 from keptwork.errors import BadInput
 from keptwork.flows import create
 from keptwork.flows import engine as advance
-from keptwork.flows.approvals import Insist
-from keptwork.flows.approvals_gate_answers import insist_on_step
+from keptwork.flows.approvals import Insist, insist_on_step
 from keptwork.flows.commands import FlowRef, row_of
 from keptwork.flows.compiled import KINDS, shape, shape_of
 from keptwork.flows.continuation import keep
-from keptwork.flows.plan_phase import Phase, phases
-from keptwork.flows.plan_shape import Shape
+from keptwork.flows.plan import Phase, Shape, phases
 from keptwork.flows.transaction import Actor, Row, Scene, inputs_of
-from keptwork.flows.validation_inputs import bound
+from keptwork.flows.validation import bound
 from keptwork.jobs.complete import again_if_moved
 from keptwork.store import Store
 from keptwork.store.contract.flows_steps import Output
@@ -36,7 +34,7 @@ async def fork(
     """
     if ref.kind.name != "workstream":
         raise BadInput(what=f"{ref.public_id} is a {ref.kind.name}; only a workstream can be forked")
-    secrets_secrecy.insist(f"what the fork of {ref.public_id} is given", json.dumps(dict(given or {})))
+    secrets.insist(f"what the fork of {ref.public_id} is given", json.dumps(dict(given or {})))
 
     async def work(tx: Transaction) -> FlowRef:
         seen = await row_of(tx, ref, ("id", "tree_id"))

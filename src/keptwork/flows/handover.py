@@ -22,9 +22,8 @@ from keptwork.errors import StoreError
 from keptwork.flows import engine as advance
 from keptwork.flows.compiled import KINDS, Kind, shape
 from keptwork.flows.inline_batch import STRETCH, companions_of
-from keptwork.flows.plan_shape import Shape
-from keptwork.flows.transaction import Row
-from keptwork.flows.transaction_seat import Seat
+from keptwork.flows.plan import Shape
+from keptwork.flows.transaction import Row, Seat
 from keptwork.store import Job, NewJob
 from keptwork.store.counters import Tally
 from keptwork.store.postgres.handover_unmoved import Unmoved

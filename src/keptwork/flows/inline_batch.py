@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from keptwork.core.lifecycles import JOB, Change, Verb
-from keptwork.flows.plan_phase import Phase
+from keptwork.flows.plan import Phase
 from keptwork.flows.steps.kind import step_job
 from keptwork.flows.transaction import Row, Scene, cost_of
 from keptwork.store import Job

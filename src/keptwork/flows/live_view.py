@@ -6,24 +6,26 @@ steps of a nested flow count for that step.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from keptwork.core import ids
-from keptwork.core.ids_entities import public_id
+from keptwork.core.durations import rfc3339
+from keptwork.core.ids import public_id
 from keptwork.core.lifecycles import JOB, RUN_STEP, WORKSTREAM_STEP, Lifecycle, Verb
 from keptwork.core.lifecycles.job import QUEUED
 from keptwork.diagnostics.why_jobs import why
+from keptwork.flows import eta
 from keptwork.flows.approvals import asked_by
-from keptwork.flows.commands import FlowRef
+from keptwork.flows.commands import FlowRef, row_of
 from keptwork.flows.compiled import KINDS, Kind, shape
 from keptwork.flows.definition import Flow
-from keptwork.flows.eta_shown_steps import beginnings, in_last_round
-from keptwork.flows.graph_drawing import about
-from keptwork.flows.plan_phase import Phase, phases
-from keptwork.flows.plan_shape import Shape
+from keptwork.flows.eta import beginnings, in_last_round, shown
+from keptwork.flows.graph import about
+from keptwork.flows.plan import Phase, Shape, phases
 from keptwork.flows.transaction import Row
-from keptwork.jobs.queries_job_steps import Said, said
+from keptwork.jobs.queries import Said, said, said_as_json
 from keptwork.store import Store
 from keptwork.store.contract.records import EventFilter
 from keptwork.store.contract.store import Reader
@@ -48,7 +50,7 @@ class Inside(NamedTuple):
 class FlowView:
     """A flow with its own steps by key, in order.
 
-    Each step has the start of its last round (see eta_shown_steps.py). `said` has the last progress report of running
+    Each step has the start of its last round (see eta.py). `said` has the last progress report of running
     steps. `look` updates everything except `said`, and `listen` updates `said`.
     """
 
@@ -296,3 +298,84 @@ def _kind(row: Row) -> Kind:
 
 def _phase(row: Row) -> Phase:
     return phases(_kind(row).step)[row["state"]]
+
+
+# Read the progress of a flow once, without a `FlowView`.
+
+
+class Running(NamedTuple):
+    """A running step and its last progress report."""
+
+    step: Row
+    said: Said | None
+
+
+class FlowProgress(NamedTuple):
+    """The number of steps by phase, and the running steps, at most the first of very many. Times are in µs."""
+
+    counts: Counter[Phase]
+    running: list[Running]
+    elapsed_us: int
+    left_us: float | None
+
+
+async def counted(store: Reader, ref: FlowRef) -> Counter[Phase]:
+    """Return the number of steps by phase, for lists of flows."""
+    found: Counter[Phase] = Counter()
+    for state, count in (await store.step_counts(ref.id)).items():
+        found[phases(ref.kind.step)[state]] += count
+    return found
+
+
+async def read(store: Store, ref: FlowRef) -> FlowProgress:
+    """Return the progress of a flow.
+
+    The time left is estimated from earlier flows of the same name, assuming enough workers.
+    """
+    flow = await row_of(store, ref)
+    steps = [row for row in await shown(store, flow, await store.steps(ref.id)) if row["parent_id"] is None]
+    meaning, now = phases(ref.kind.step), await store.now()
+    active = [row for row in steps if meaning[row["state"]] is Phase.ACTIVE]
+    heard = [
+        Running(row, await said(store, flow["tenant_id"], row["job_id"]) if row["job_id"] else None)
+        for row in active[:MOST_HEARD]
+    ]
+    elapsed = (flow["completed_at"] or now) - flow["created_at"]
+    return FlowProgress(
+        Counter(meaning[row["state"]] for row in steps), heard, elapsed, await _left(store, ref, flow, steps, now)
+    )
+
+
+async def _left(store: Store, ref: FlowRef, flow: Row, steps: list[Row], now: int) -> float | None:
+    if flow["completed_at"] is not None:
+        return 0.0
+    usual = await eta.usual_times(store, ref.kind, flow["name"], flow["tenant_id"])
+    if not usual:
+        return None
+    whole = await shape(store, flow["tenant_id"], flow["template_id"])
+    return eta.time_left(whole.flow, ref.kind, steps, usual, now, at_once=len(steps))
+
+
+def as_json(found: FlowProgress) -> dict[str, Any]:
+    """Return progress in its public form."""
+    return {
+        "total": found.counts.total(),
+        "done": found.counts[Phase.SATISFIED],
+        "running": found.counts[Phase.ACTIVE],
+        "waiting": found.counts[Phase.WAITING],
+        "failed": found.counts[Phase.FAILED],
+        "cancelled": found.counts[Phase.GONE],
+        "now": [_running(one) for one in found.running],
+        "elapsed_seconds": found.elapsed_us / 1_000_000,
+        "expected_left_seconds": None if found.left_us is None else found.left_us / 1_000_000,
+    }
+
+
+def _running(one: Running) -> dict[str, Any]:
+    begun = one.step["started_at"]
+    return {
+        "id": public_id(one.step["lifecycle"], one.step["id"]),
+        "name": one.step["name"],
+        "started_at": None if begun is None else rfc3339(begun),
+        "said": said_as_json(one.said),
+    }

@@ -6,15 +6,121 @@ the definition, the phases of the steps around the finished ones, and the values
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
+from functools import cache
+from graphlib import TopologicalSorter
 from typing import Any, NamedTuple
 
+from keptwork.core.decide import Lifecycle, Verb
 from keptwork.flows import expression, program_output
-from keptwork.flows.definition import INPUTS, ITEM, Step
+from keptwork.flows.definition import INPUTS, ITEM, Flow, Step
 from keptwork.flows.expression import Absent, Look, NotYet, Reference, Wrong
-from keptwork.flows.plan_phase import Phase
-from keptwork.flows.plan_shape import Shape
+
+# Map the state of a step, in any lifecycle, to its meaning for the engine.
+
+
+class Phase(Enum):
+    """The progress of a step."""
+
+    WAITING = "it has not begun"
+    ACTIVE = "it has begun, and will go on"
+    SATISFIED = "it is done: what comes after it may begin"
+    FAILED = "it failed for good"
+    GONE = "it was given up"
+
+
+_SATISFY = (Verb.SUCCEED, Verb.SKIP, Verb.APPROVE)
+_FAIL = (Verb.FAIL, Verb.REJECT, Verb.EXPIRE)
+
+
+@cache
+def phases(lifecycle: Lifecycle) -> dict[str, Phase]:
+    """Return the phase of each state by its name, derived from the moves that lead to the state.
+
+    >>> from keptwork.core.lifecycles import WORKSTREAM_STEP
+    >>> phases(WORKSTREAM_STEP)["S_SKIPPED"]
+    <Phase.SATISFIED: 'it is done: what comes after it may begin'>
+    """
+    found = {state.name: Phase.ACTIVE for state in lifecycle.states}
+    for verbs, meaning in (((Verb.CANCEL,), Phase.GONE), (_FAIL, Phase.FAILED), (_SATISFY, Phase.SATISFIED)):
+        found |= {move.target.name: meaning for move in lifecycle.moves if move.verb in verbs}
+    return {**found, lifecycle.initial.name: Phase.WAITING}
+
+
+@cache
+def flow_phases(lifecycle: Lifecycle) -> dict[str, Phase]:
+    """Return, for each state of a flow by its name, its meaning for the flow's steps.
+
+    >>> from keptwork.core.lifecycles import WORKSTREAM
+    >>> flow_phases(WORKSTREAM)["S_RETRYING"]
+    <Phase.FAILED: 'it failed for good'>
+    """
+    failing = {move.target.name for move in lifecycle.moves if move.verb in (Verb.FAIL, Verb.RETRY)}
+    found = {state.name: Phase.FAILED if state.name in failing else Phase.ACTIVE for state in lifecycle.states}
+    return found | {state.name: Phase.GONE for state in lifecycle.states if state.final}
+
+
+# Prepare a definition for the engine, with lookups of predecessors and successors.
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A flow, its steps by name, and the predecessors and successors of each step.
+
+    >>> flow = Flow.model_validate({"name": "f", "steps": [{"id": "a", "command": ["true"]},
+    ...     {"id": "b", "command": ["true"], "depends_on": ["a"]}]})
+    >>> Shape.of(flow).roots, sorted(Shape.of(flow).around(["a"]))
+    (['a'], ['a', 'b'])
+    """
+
+    flow: Flow
+    steps: Mapping[str, Step]
+    before: Mapping[str, tuple[str, ...]]
+    after: Mapping[str, tuple[str, ...]]
+
+    @classmethod
+    def of(cls, flow: Flow) -> Shape:
+        before = {name: tuple(names) for name, names in flow.dependencies.items()}
+        after: dict[str, list[str]] = {name: [] for name in before}
+        for name, names in before.items():
+            for earlier in names:
+                after[earlier].append(name)
+        steps = {step.id: step for step in flow.steps}
+        return cls(flow, steps, before, {name: tuple(names) for name, names in after.items()})
+
+    @property
+    def order(self) -> Sequence[str]:
+        """The steps, each after its predecessors. The order of the file is kept if it already satisfies that.
+
+        >>> flow = Flow.model_validate({"name": "f", "steps": [{"id": "b", "command": ["true"], "depends_on": ["a"]},
+        ...     {"id": "a", "command": ["true"]}]})
+        >>> Shape.of(flow).order
+        ['a', 'b']
+        """
+        seen: set[str] = set()
+        for name, before in self.before.items():
+            if not seen.issuperset(before):
+                return list(TopologicalSorter(self.before).static_order())
+            seen.add(name)
+        return list(self.before)
+
+    @property
+    def roots(self) -> list[str]:
+        """The steps without predecessors."""
+        return [name for name, names in self.before.items() if not names]
+
+    def around(self, ended: Iterable[str]) -> set[str]:
+        """Return these steps, their successors, and all predecessors of those: everything that matters when these
+        finish."""
+        found = set(ended)
+        for name in list(found):
+            for later in self.after[name]:
+                found.add(later)
+                found.update(self.before[later])
+        return found
+
 
 MOST_ITEMS = 10_000
 FIRST_PAUSE_US, LONGEST_PAUSE_US = 1_000_000, 60_000_000

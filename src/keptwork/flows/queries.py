@@ -7,22 +7,22 @@ from collections.abc import Awaitable, Callable, Iterable
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from keptwork.agents import budget_caps_costs
+from keptwork.agents import budget_caps
 from keptwork.audit.events import as_json as event_json
 from keptwork.core import ids
 from keptwork.core.durations import rfc3339
-from keptwork.core.ids_entities import public_id
+from keptwork.core.ids import public_id
 from keptwork.core.lifecycles import JOB, LIFECYCLES, WORKSTREAM, Lifecycle
 from keptwork.errors import BadInput, NotFound
 from keptwork.flows import commands as flows
-from keptwork.flows import eta_shown_steps
+from keptwork.flows import eta
 from keptwork.flows.approvals import as_json as approval_json
 from keptwork.flows.approvals import asked_by, askers
 from keptwork.flows.commands import FlowRef, row_of
 from keptwork.flows.compiled import KINDS, Kind, shape
-from keptwork.flows.plan_phase import Phase, phases
+from keptwork.flows.plan import Phase, phases
 from keptwork.flows.transaction import Row, content, inputs_of
-from keptwork.observability import spans_trace_context
+from keptwork.observability import spans
 from keptwork.store import Event, EventFilter, Store
 from keptwork.store.contract.budgets import Cost
 from keptwork.store.contract.flows_steps import FlowFilter
@@ -181,25 +181,25 @@ async def find_step(store: Reader, tenant_id: int | None, named: str) -> Row:
 
 async def steps_of(store: Reader, ref: FlowRef) -> list[Row]:
     """Return the steps of a flow as they are shown, in the order of its definition."""
-    return in_order(await eta_shown_steps.shown(store, await row_of(store, ref), await store.steps(ref.id)))
+    return in_order(await eta.shown(store, await row_of(store, ref), await store.steps(ref.id)))
 
 
 async def step_shown(store: Reader, step: Row) -> Row:
     """Return a step as it is shown."""
     flow = await row_of(store, FlowRef(flows.kind_of(step), step["flow_id"]))
-    return await eta_shown_steps.one_shown(store, flow, step)
+    return await eta.one_shown(store, flow, step)
 
 
 async def step_page(store: Reader, ref: FlowRef, *, after: str | None = None, limit: int = 100) -> StepPage:
     """Return one page of the steps of a flow, in the order of its definition."""
     flow = await row_of(store, ref)
-    rows = in_order(await eta_shown_steps.shown(store, flow, await store.steps(ref.id)))
+    rows = in_order(await eta.shown(store, flow, await store.steps(ref.id)))
     keys = [row["id"] for row in rows]
     last = None if after is None else (ids.key_of(after) or ("", 0))[1]
     start = keys.index(last) + 1 if last in keys else 0
     page = rows[start : start + limit]
     more = public_id(ref.kind.step.name, page[-1]["id"]) if start + limit < len(rows) else None
-    return StepPage(page, await budget_caps_costs.of_steps(store, flow), more)
+    return StepPage(page, await budget_caps.of_steps(store, flow), more)
 
 
 def states_named(lifecycle: Lifecycle, names: list[str]) -> tuple[str, ...] | None:
@@ -220,8 +220,8 @@ def states_named(lifecycle: Lifecycle, names: list[str]) -> tuple[str, ...] | No
 async def story(store: Reader, ref: FlowRef) -> Story:
     """Return everything about a flow."""
     flow = await row_of(store, ref)
-    steps = in_order(await eta_shown_steps.shown(store, flow, await store.steps(ref.id)))
-    spent = await budget_caps_costs.of_steps(store, flow)
+    steps = in_order(await eta.shown(store, flow, await store.steps(ref.id)))
+    spent = await budget_caps.of_steps(store, flow)
     own = [row["id"] for row in steps if row["parent_id"] is None]
     template = None
     if flow["template_id"] is not None:
@@ -233,7 +233,7 @@ async def story(store: Reader, ref: FlowRef) -> Story:
         template,
         steps,
         spent,
-        await budget_caps_costs.of_flow(store, flow, spent, own),
+        await budget_caps.of_flow(store, flow, spent, own),
         await _asked(store, ref.kind, flow["tenant_id"], steps),
         await _inner(store, flow, steps),
         await store.forks(ref.id) if ref.kind.flow is WORKSTREAM else [],
@@ -251,7 +251,7 @@ def in_order(steps: list[Row]) -> list[Row]:
 async def cost_of_step(store: Reader, step: Row) -> Cost | None:
     """Return the cost of a step, or None if it made no calls."""
     flow = await row_of(store, FlowRef(flows.kind_of(step), step["flow_id"]), ("id", "tree_id"))
-    return (await budget_caps_costs.of_steps(store, flow)).get(step["id"])
+    return (await budget_caps.of_steps(store, flow)).get(step["id"])
 
 
 async def _asked(store: Reader, kind: Kind, tenant_id: int, steps: list[Row]) -> list[Approval]:
@@ -310,7 +310,7 @@ def flow_json(kind: Kind, flow: Row) -> dict[str, Any]:
     shown: dict[str, Any] = {"id": public_id(kind.flow.name, flow["id"]), "kind": kind.name}
     shown |= {"state": flow["state"], "status": flow["state"], "inputs": inputs_of(flow)}
     shown |= {name: flow[name] for name in names if name in flow}
-    shown["trace_id"] = spans_trace_context.trace_id(flow["trace_id"])
+    shown["trace_id"] = spans.trace_id(flow["trace_id"])
     shown |= {name: _moment(flow[name]) for name in _TIMES}
     forked = flow["forked_from"]
     shown["forked_from"] = None if forked is None else public_id(kind.flow.name, forked)
@@ -343,18 +343,18 @@ def step_json(step: Row, cost: Cost | None = None) -> dict[str, Any]:
 async def cost_json(store: Reader, ref: FlowRef) -> dict[str, Any]:
     """Return the cost of a flow, in total and by step."""
     flow, rows = await row_of(store, ref), in_order(await store.steps(ref.id))
-    own, spent = [row for row in rows if row["parent_id"] is None], await budget_caps_costs.of_steps(store, flow)
+    own, spent = [row for row in rows if row["parent_id"] is None], await budget_caps.of_steps(store, flow)
     told = [
         {"id": public_id(ref.kind.step.name, row["id"]), "name": row["name"], **_money(spent[row["id"]])}
         for row in own
         if row["id"] in spent
     ]
-    total = await budget_caps_costs.of_flow(store, flow, spent, [row["id"] for row in own])
+    total = await budget_caps.of_flow(store, flow, spent, [row["id"] for row in own])
     return {"id": ref.public_id, **_money(total), "steps": told}
 
 
 def _money(cost: Cost) -> dict[str, Any]:
-    shown = budget_caps_costs.cost_json(cost)
+    shown = budget_caps.cost_json(cost)
     return {name: shown[name] for name in ("cost_micros", "cost_usd", "lost_calls", "lost_micros", "reserved_micros")}
 
 

@@ -6,13 +6,13 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from keptwork.agents import budget_caps_costs
+from keptwork.agents import budget_caps
 from keptwork.core import ids
 from keptwork.core.durations import rfc3339
-from keptwork.core.ids_entities import public_id
+from keptwork.core.ids import public_id
 from keptwork.core.lifecycles import Verb
 from keptwork.flows.live_view import FlowView
-from keptwork.flows.plan_phase import Phase
+from keptwork.flows.plan import Phase
 from keptwork.flows.program_output import TRUNCATED
 from keptwork.flows.queries import took_us
 from keptwork.flows.transaction import Row, content, inputs_of
@@ -117,7 +117,7 @@ async def report(store: Store, view: FlowView) -> FlowReport:
     """Return the current report of a flow."""
     await view.look()
     await view.look_at_all()
-    paid = await budget_caps_costs.of_steps(store, view.flow)
+    paid = await budget_caps.of_steps(store, view.flow)
     at_rest = view.failed and not await view.jobs()
     steps = [_step(view, row, paid, at_rest) for row in view.steps.values()]
     flow, asked = view.flow, [] if view.over else await view.questions()
@@ -131,7 +131,7 @@ async def report(store: Store, view: FlowView) -> FlowReport:
         flow["error"] or (flow["reason"] if view.over and not view.succeeded else None),
         flow["created_at"],
         (flow["completed_at"] or view.now) - flow["created_at"],
-        await budget_caps_costs.of_flow(store, flow, paid, view.steps),
+        await budget_caps.of_flow(store, flow, paid, view.steps),
         view.events,
         steps,
         asked,

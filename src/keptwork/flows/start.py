@@ -11,7 +11,7 @@ from keptwork.errors import BadInput, NotFound
 from keptwork.flows import commands as flows
 from keptwork.flows.compiled import Library
 from keptwork.flows.definition import Flow
-from keptwork.flows.validation_inputs import from_text
+from keptwork.flows.validation import from_text
 from keptwork.store import Store
 from keptwork.store.contract.flows_templates import PREFIX, Template
 from keptwork.store.contract.store import Reader

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -12,26 +12,87 @@ from typing import Any
 from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
+from starlette.routing import BaseRoute, Match, Route
+from starlette.types import Receive, Scope, Send
 
 from keptwork import __version__
-from keptwork.http import dependencies_trace as tracing
+from keptwork.http import dependencies as tracing
 from keptwork.http import idempotency, problems
-from keptwork.http.app_directory import Directory, noun
-from keptwork.http.auth import BEARER, SCOPE_OF, Authenticate
-from keptwork.http.auth_second_lock import narrows, of_tenant
-from keptwork.http.dependencies import Problem
-from keptwork.http.dependencies_trace import trace
+from keptwork.http.auth import BEARER, SCOPE_OF, Authenticate, narrows, of_tenant
+from keptwork.http.dependencies import Problem, trace
 from keptwork.http.event_broadcast import Broadcast
 from keptwork.http.idempotency import key_given, once
 from keptwork.http.middleware import Door
-from keptwork.http.rate_limit import Turnstile
-from keptwork.http.rate_limit_guesses import Guesses
-from keptwork.http.rate_limit_queue_quota import Room
-from keptwork.http.rate_limit_requests import Limits
+from keptwork.http.rate_limit import Guesses, Limits, Room, Turnstile
 from keptwork.http.routes import ROUTERS
 from keptwork.settings import Config
 from keptwork.store import Store
 from keptwork.workers.remote.claims import Claims
+
+# Find the route of a path by the noun and the length of the path.
+#
+# The framework tries every router and route in order, so the last of a hundred routes would be slow. A path starts with
+# its noun (`/api/jobs/…`), and few routes share both noun and length.
+
+
+API = "api"
+CHOSEN = "keptwork.route"
+ANY_LENGTH = ":path}"
+"""Marks a path parameter that can contain slashes."""
+
+
+class Directory(BaseRoute):
+    """All routes. Routes with the same noun and length are tried in order."""
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self._by_noun: dict[str, list[Route]] = {}
+        for route in routes:
+            self._by_noun.setdefault(noun(route.path), []).append(route)
+        self._by_length = {
+            (about, length): [route for route in found if length in _lengths(route, most)]
+            for about, found in self._by_noun.items()
+            for most in [max(route.path.count("/") for route in found)]
+            for length in range(most + 1)
+        }
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Return the route of the path and method, otherwise the first route of the path, which rejects the method."""
+        other: tuple[Match, Scope] = Match.NONE, {}
+        if scope["type"] != "http":
+            return other
+        for route in self._candidates(scope["path"]):
+            match, child = route.matches(scope)
+            if match is Match.FULL:
+                return match, {**child, CHOSEN: route}
+            if match is Match.PARTIAL and other[0] is Match.NONE:
+                other = match, {**child, CHOSEN: route}
+        return other
+
+    def _candidates(self, path: str) -> Sequence[Route]:
+        """Return the routes to try. A path longer than every route can match only a parameter with slashes."""
+        about = noun(path)
+        found = self._by_length.get((about, path.count("/")))
+        return self._by_noun.get(about, ()) if found is None else found
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await scope[CHOSEN].handle(scope, receive, send)
+
+
+def _lengths(route: Route, most: int) -> range:
+    """Return the possible numbers of slashes in a path of this route."""
+    own = route.path.count("/")
+    return range(own, most + 1 if ANY_LENGTH in route.path else own + 1)
+
+
+def noun(path: str) -> str:
+    """Return the noun that a path is about.
+
+    >>> noun("/api/jobs/{id}/cancel"), noun("/api/jobs"), noun("/healthz"), noun("/")
+    ('jobs', 'jobs', 'healthz', '')
+    """
+    first, _, rest = path[1:].partition("/")
+    return rest.partition("/")[0] if first == API else first
+
 
 ABOUT = (
     "Durable agent work: declared lifecycles, stored and enforced by a database. Errors are "
@@ -46,7 +107,7 @@ NO_TELEMETRY: Any = {
     "operation_spans": False,
     "auto_configure": False,
 }
-"""Only middleware_witness.py creates spans for requests. Spans of the framework would be duplicates, and contain what
+"""Only middleware.py creates spans for requests. Spans of the framework would be duplicates, and contain what
 clients
 send."""
 

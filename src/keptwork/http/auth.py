@@ -7,14 +7,16 @@ Annotated[Principal, Depends(requires("read"))]`, or one of the names below.
 from __future__ import annotations
 
 import hmac
+import logging
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, NamedTuple, Protocol
+from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
 from fastapi import Depends, Request
+from starlette.datastructures import State
 
 from keptwork.access.api_keys import KeyRing
 from keptwork.access.scopes import Scope, answers_somebody, approver
-from keptwork.errors import MissingScope, Unauthenticated
+from keptwork.errors import BadInput, MissingScope, Unauthenticated
 from keptwork.jobs.commands_bulk import MOST_AT_ONCE
 from keptwork.store import Store
 
@@ -146,3 +148,36 @@ AddsMany = Annotated[Principal, Depends(requires("write", jobs=MOST_AT_ONCE))]
 Approves = Annotated[Principal, Depends(answers)]
 Supervises = Annotated[Principal, Depends(requires("supervise"))]
 Administers = Annotated[Principal, Depends(requires("admin"))]
+
+
+# Row security: on PostgreSQL, a request uses sessions that see only the rows of its tenant.
+#
+# It is a second protection: every query names its tenant, and if a route forgets to, the database still shows no rows
+# of other tenants. Row security uses the role `keptwork_app`, which migrations create if they can. Without the role,
+# only the queries protect, and the log reports it. `keptwork migrate --guards` grants the required rights to a role
+# that was created later.
+
+
+logger = logging.getLogger("keptwork.http")
+
+HOW = (
+    "an administrator runs: CREATE ROLE keptwork_app NOLOGIN; GRANT keptwork_app TO the owner of the tables; "
+    "then the owner runs: keptwork migrate --guards"
+)
+
+
+async def narrows(store: Store, wanted: Literal["auto", "require", "off"]) -> bool:
+    """Return whether requests use row security. Raise an error if it is required and unavailable."""
+    lacking = None if wanted == "off" else await store.cannot_narrow()
+    if lacking is None:
+        return wanted != "off"
+    if wanted == "require":
+        raise BadInput(what=f"row_security is required, and cannot be had: {lacking}; {HOW}")
+    logger.warning("requests are not narrowed to their tenants by the database: %s; %s", lacking, HOW)
+    return False
+
+
+def of_tenant(state: State, tenant_id: int) -> Store:
+    """Return the server's database, limited to this tenant if row security is in use."""
+    store: Store = state.store
+    return store.narrowed(tenant_id) if state.narrows else store

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
+import hashlib
 import json
 from collections.abc import Mapping
 from functools import cache
@@ -13,13 +16,75 @@ from pydantic import AfterValidator, BaseModel
 from starlette.responses import Response
 
 from keptwork import errors
+from keptwork.errors import BadCursor
 from keptwork.http import problems
-from keptwork.http.auth import authenticated
-from keptwork.http.auth_second_lock import of_tenant
-from keptwork.http.dependencies_cursors import LONGEST
-from keptwork.http.rate_limit_requests import LARGEST_PAGE
+from keptwork.http.auth import authenticated, of_tenant
+from keptwork.http.rate_limit import LARGEST_PAGE
+from keptwork.observability import spans
 from keptwork.store import Store
 from keptwork.store.contract.operations_search import LONGEST_TEXT, MOST_LOOKED_AT
+
+# The trace of a request: the header `traceparent` of W3C Trace Context.
+#
+# An invalid header is ignored, as the standard requires, so that a caller's tracing never prevents its work.
+
+
+HEADER = "traceparent"
+PARAMETER = {
+    "name": HEADER,
+    "in": "header",
+    "required": False,
+    "schema": {"type": "string"},
+    "description": "W3C Trace Context. The trace continues in the job.",
+}
+
+
+async def trace(request: Request) -> str | None:
+    """Return the trace that a route stores with the jobs it creates."""
+    return spans.received(request.headers.get(HEADER))
+
+
+Trace = Annotated[str | None, Depends(trace)]
+"""The trace, as it is stored with what the request creates."""
+
+
+# Cursors: opaque text for the position at which a list continues.
+#
+# A cursor has a checksum over its list and its position, so that a mistyped cursor or one of another list is rejected.
+# It grants no access, because every query filters by tenant.
+
+
+LONGEST = 200
+_CHECK = 6
+
+
+def sealed(listing: str, place: str | None) -> str | None:
+    """Return the cursor of a position in a list, or None at the end of the list.
+
+    >>> opened("jobs", sealed("jobs", "job_17"))
+    'job_17'
+    """
+    if place is None:
+        return None
+    return base64.urlsafe_b64encode(_checksum(listing, place) + place.encode()).rstrip(b"=").decode()
+
+
+def opened(listing: str, cursor: str | None) -> str | None:
+    """Return the position of a cursor of this list, or None without a cursor."""
+    if not cursor:
+        return None
+    try:
+        raw = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
+        place = raw[_CHECK:].decode()
+    except (binascii.Error, ValueError):
+        raise BadCursor from None
+    if len(cursor) > LONGEST or sealed(listing, place) != cursor:
+        raise BadCursor
+    return place
+
+
+def _checksum(listing: str, place: str) -> bytes:
+    return hashlib.blake2b(f"{listing}\n{place}".encode(), digest_size=_CHECK).digest()
 
 
 async def _store(request: Request) -> Store:

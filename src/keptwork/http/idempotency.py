@@ -22,8 +22,7 @@ from starlette.responses import Response
 
 from keptwork.core.validation import check_name
 from keptwork.errors import BadInput, FlowBusy, InvalidRequest
-from keptwork.http.auth import authenticated
-from keptwork.http.auth_second_lock import of_tenant
+from keptwork.http.auth import authenticated, of_tenant
 from keptwork.http.dependencies import Text
 from keptwork.store import Store, Transaction
 

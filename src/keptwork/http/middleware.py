@@ -7,17 +7,172 @@ It gives each request an ID, and adds security headers to each response.
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import secrets
+import time
 from contextlib import suppress
-from typing import Any
+from types import TracebackType
+from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
+from starlette.requests import cookie_parser
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from keptwork import errors
-from keptwork.http import middleware_gate, middleware_witness, problems
-from keptwork.http.rate_limit_requests import Limits
+from keptwork.errors import KeptworkError
+from keptwork.http import problems
+from keptwork.http.rate_limit import Limits, Visit
+from keptwork.observability import logs, spans
+
+# Admit requests: check the key, then the limits of its tenant. The content of a request plays no role yet.
+#
+# A request without a valid key continues without a principal. Routes that need a key return 401, and the body is
+# discarded.
+#
+# A key is in the Authorization header. A browser that has signed in sends the key as a cookie. For changes, the cookie
+# counts only if a page of this server sent the request, so forms and scripts of other sites have no effect.
+
+
+LONGEST_TOKEN = 500
+BEARER = "bearer"
+COOKIE = "keptwork_key"
+HARMLESS = frozenset({"GET", "HEAD"})
+
+
+async def admitted(scope: Scope) -> Visit | None:
+    """Return the visit of the key's tenant, or None without a valid key. Raise an error if a limit is exceeded."""
+    state, app = scope["state"], scope["app"].state
+    token = _token(scope)
+    if token is None:
+        return None
+    address = scope["client"][0] if scope.get("client") else ""
+    app.guesses.insist_few(address, token)
+    try:
+        found = await app.authenticate(token)
+    except Exception as error:
+        state["refusal"] = error
+        return None
+    if found is None:
+        app.guesses.wrong(address)
+        return None
+    app.guesses.right(token)
+    state["token"], state["principal"], state["tenant"] = token, found, found.tenant_id
+    return await _entered(scope, found.tenant_id)
+
+
+async def _entered(scope: Scope, tenant_id: int) -> Visit:
+    app = scope["app"].state
+    try:
+        visit: Visit = await app.turnstile.enter(tenant_id)
+    except KeptworkError:
+        guest = await app.turnstile.guest(tenant_id)
+        scope["state"]["limits"] = guest.headers()
+        raise
+    scope["state"]["visit"] = visit
+    scope["state"]["limits"] = visit.headers
+    return visit
+
+
+def _token(scope: Scope) -> str | None:
+    headers = Headers(scope=scope)
+    if "authorization" not in headers:
+        return _of_cookie(headers, scope["method"])
+    scheme, _, token = headers["authorization"].partition(" ")
+    return _good(token.strip()) if scheme.lower() == BEARER else None
+
+
+def _of_cookie(headers: Headers, method: str) -> str | None:
+    cookies = headers.get("cookie", "")
+    if COOKIE not in cookies or not (method in HARMLESS or _from_own_page(headers)):
+        return None
+    return _good(cookie_parser(cookies).get(COOKIE, ""))
+
+
+def _from_own_page(headers: Headers) -> bool:
+    """Return whether a page of this server sent the request. Browsers add the origin to every change."""
+    try:
+        return urlsplit(headers.get("origin", "")).netloc == headers.get("host")
+    except ValueError:
+        return False
+
+
+def _good(token: str) -> str | None:
+    return token if token and token.isascii() and len(token) <= LONGEST_TOKEN else None
+
+
+# Record a request from start to end: a span, and a line in the access log.
+#
+# They contain the method, the declared route, the status, the duration, the tenant, and the IDs of the request and the
+# trace. They contain neither the query nor headers, which can have keys, nor the body.
+
+
+UNSEEN = frozenset({"/healthz", "/readyz", "/metrics"})
+"""Paths without spans, because machines request them every few seconds."""
+
+SERVER_ERROR = 500
+
+
+class Answered(Protocol):
+    """The state of a response."""
+
+    @property
+    def status(self) -> int | None: ...
+
+
+class Witness:
+    """A context for one request: everything created and logged in it belongs to its trace.
+
+    Each request runs in its own task, so nothing remains for the next request.
+    """
+
+    def __init__(self, scope: Scope, answer: Answered) -> None:
+        self._scope = scope
+        self._answer = answer
+        self._began = time.perf_counter()
+        self._span: Any = None
+
+    def __enter__(self) -> None:
+        headers, state = Headers(scope=self._scope), self._scope["state"]
+        kept = spans.received(headers.get("traceparent"))
+        state["trace_id"] = spans.trace_id(kept)
+        spans.ambient.set(kept)
+        logs.request.set(state)
+        if spans.tracer is not None and self._scope["path"] not in UNSEEN:
+            self._open = spans.request(self._scope["method"], headers)
+            self._span = self._open.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if logs.requests.isEnabledFor(logging.INFO):
+            self._tell()
+        if self._span is not None:
+            self._end_span()
+            self._open.__exit__(kind, error, trace)
+
+    def _tell(self) -> None:
+        milliseconds = round((time.perf_counter() - self._began) * 1000, 3)
+        method, route, status = self._scope["method"], self._route, self._answer.status
+        told = {"method": method, "route": route, "status": status, "ms": milliseconds}
+        logs.requests.info("%s %s %s", method, route or "–", status or "left", extra={"keptwork": told})
+
+    def _end_span(self) -> None:
+        route, status = self._route, self._answer.status
+        if route is not None:
+            self._span.update_name(f"{self._scope['method']} {route}"[: spans.LONGEST_NAME])
+            spans.noted(self._span, url__path=self._scope["path"])
+        tenant = self._scope["state"].get("tenant")
+        spans.noted(self._span, http__route=route, http__response__status_code=status, keptwork__tenant__id=tenant)
+        if status is not None and status >= SERVER_ERROR:
+            spans.failed(self._span, str(status))
+
+    @property
+    def _route(self) -> str | None:
+        """The declared route, or None for an unknown path, which can contain anything."""
+        return getattr(self._scope.get("route"), "path", None)
+
 
 REQUEST_ID = "X-Request-ID"
 SECURITY = {
@@ -58,12 +213,12 @@ class Door:
         request_id = _request_id(scope)
         scope.setdefault("state", {})["request_id"] = request_id
         out = _Outgoing(send, request_id, scope["state"])
-        with middleware_witness.Witness(scope, out):
+        with Witness(scope, out):
             await self._answer(scope, receive, out)
 
     async def _answer(self, scope: Scope, receive: Receive, out: _Outgoing) -> None:
         try:
-            visit = await middleware_gate.admitted(scope)
+            visit = await admitted(scope)
         except errors.KeptworkError as refused:
             await self._refuse(refused, scope, receive, out)
             return

@@ -16,7 +16,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from keptwork.errors import BadInput, HeadersTooLarge, KeptworkError, NotHttp, TooSlow
 from keptwork.http import problems
-from keptwork.http.rate_limit_requests import Limits
+from keptwork.http.rate_limit import Limits
 
 
 class BoundedProtocol(HttpToolsProtocol):

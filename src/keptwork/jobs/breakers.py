@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from keptwork.core import durations_words
+from keptwork.core import durations
 from keptwork.core.durations import rfc3339
-from keptwork.core.ids_entities import public_id
+from keptwork.core.ids import public_id
 from keptwork.core.lifecycles import BREAKER, JOB, Change, decide
 from keptwork.core.lifecycles.breaker import CLOSED, HALF_OPEN, OPEN
 from keptwork.errors import NotFound
@@ -325,14 +325,10 @@ def what_next(standing: BreakerView, now: int) -> str:
     row = standing.row
     if row["state"] == CLOSED.name:
         return f"lets {standing.held:,} jobs go" if standing.held else "–"
-    since = "" if row["opened_at"] is None else f", opened {durations_words.ago(row['opened_at'], now)}"
+    since = "" if row["opened_at"] is None else f", opened {durations.ago(row['opened_at'], now)}"
     if row["state"] == OPEN.name:
         ahead = row["probe_at"] - now
-        return (
-            f"opens a probe in {durations_words.ahead(ahead)}{since}"
-            if ahead > 0
-            else f"the next job is the probe{since}"
-        )
+        return f"opens a probe in {durations.ahead(ahead)}{since}" if ahead > 0 else f"the next job is the probe{since}"
     if row["probe_job"] is None:
         return f"the next job is the probe{since}"
     return f"{public_id(JOB.name, row['probe_job'])} is the probe{since}"

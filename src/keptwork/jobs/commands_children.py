@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from keptwork.core.ids_entities import public_id
+from keptwork.core.ids import public_id
 from keptwork.core.lifecycles import JOB, Change, decide
 from keptwork.core.lifecycles.job import RUNNING
 from keptwork.jobs import complete

@@ -13,8 +13,7 @@ from keptwork.crews import engine as crew_moves
 from keptwork.errors import FlowBusy, LeaseLost, StoreError
 from keptwork.flows import engine as advance
 from keptwork.flows.handover import handed_over
-from keptwork.flows.transaction import Moved
-from keptwork.flows.transaction_seat import Seat
+from keptwork.flows.transaction import Moved, Seat
 from keptwork.jobs import breakers
 from keptwork.store import Job, Store
 from keptwork.store.contract.checkpoints_blobs import RESULT_BLOB

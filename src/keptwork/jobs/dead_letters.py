@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from keptwork.core import ids
 from keptwork.core.durations import rfc3339
 from keptwork.core.guards import DEAD_LETTER_REASONS
-from keptwork.core.ids_entities import public_id
+from keptwork.core.ids import public_id
 from keptwork.core.lifecycles import JOB
 from keptwork.core.lifecycles.job import DEAD_LETTERED
 from keptwork.errors import BadInput, NotFound

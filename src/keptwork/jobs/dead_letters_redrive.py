@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from keptwork.core.ids_entities import public_id
+from keptwork.core.ids import public_id
 from keptwork.core.lifecycles import JOB, RUN_STEP
 from keptwork.core.validation import OWN_KINDS
 from keptwork.errors import BadInput, BelongsToStep, RunAgainBefore

@@ -11,14 +11,100 @@ from typing import Any
 
 from keptwork.core.durations import span_us
 from keptwork.core.lifecycles import JOB, Change, decide, insist
+from keptwork.core.lifecycles.job import ASSIGNED, RUNNING
 from keptwork.errors import BadInput
 from keptwork.flows.inline_batch import STRETCH, Stretch
 from keptwork.job import JobType
-from keptwork.jobs import outcome_failures
+from keptwork.jobs import complete
 from keptwork.outcomes import Cancel, PermanentError, Snooze, ValidationError
-from keptwork.store import Blob, Job
+from keptwork.store import Blob, Job, JobFilter, Store
 from keptwork.store.contract.checkpoints_blobs import RESULT_BLOB
 from keptwork.store.contract.waits import APPROVAL
+
+# Handle expired leases and the leases of dead workers.
+
+
+MOST_AT_ONCE = 10_000
+
+
+LEASE_ENDED = "the lease of its worker ended"
+
+
+async def reclaim(store: Store, worker: int, why: str) -> int:
+    """Reclaim the jobs of a worker whose process no longer exists.
+
+    Return how many there were. Their leases end now, with the usual rules for expired leases.
+    """
+    wanted = JobFilter(states=(ASSIGNED.name, RUNNING.name), owner=worker)
+    tokens = [
+        (row["id"], row["epoch"]) for row in await store.jobs(wanted, limit=MOST_AT_ONCE, columns=("id", "epoch"))
+    ]
+    if tokens:
+        await store.renew(worker, tokens, 0)
+        now = await store.now()
+        found = [job for job in await store.overdue(MOST_AT_ONCE) if job.owner == worker]
+        changes = sorted((reaped(job, now, why) for job in found), key=lambda change: change.move.trigger)
+        await complete.applied(store, changes)
+    return len(tokens)
+
+
+def reaped(job: Job, now: int, why: str = LEASE_ENDED) -> Change:
+    """Return a job to the queue while it has attempts left. Otherwise end it as its policy requires."""
+    error = f"{why} in attempt {job.attempts} of {job.max_attempts}"
+    facts: dict[str, Any] = {"now": max(now, job.lease_until or 0), "lease_over": True, "actor": "reaper"}
+    if job.attempts < job.max_attempts:
+        return insist(decide(JOB, job, "expire", reason=error, **facts))
+    values = {"error": error}
+    if job.on_exhausted == "fail":
+        return insist(decide(JOB, job, "fail", reason=error, values=values, **facts))
+    detail = json.dumps({"stage": "exec", "last_lease_expires_at": job.lease_until})
+    code = "exhausted_retries"
+    return insist(decide(JOB, job, "dead_letter", reason=code, reason_code=code, detail=detail, values=values, **facts))
+
+
+# Classify an exception for its job. An exception group counts as all of its members together.
+#
+# This module does not choose the move of the job; see outcome.py.
+
+
+def members(error: BaseException) -> list[BaseException]:
+    """Return the exceptions inside nested groups, in order. Return any other exception as the only member.
+
+    >>> members(ExceptionGroup("a", [ValueError(1), ExceptionGroup("b", [KeyError(2)])]))
+    [ValueError(1), KeyError(2)]
+    """
+    found, left = [], [error]
+    while left:
+        first = left.pop()
+        if isinstance(first, BaseExceptionGroup):
+            left += reversed(first.exceptions)
+        else:
+            found.append(first)
+    return found
+
+
+def is_permanent(error: BaseException) -> bool:
+    """Return whether another attempt cannot help. One permanent member makes its group permanent."""
+    if isinstance(error, BaseExceptionGroup) and any(isinstance(one, ValidationError) for one in members(error)):
+        return True
+    return any(isinstance(one, PermanentError) or getattr(one, "final", False) for one in (error, *members(error)))
+
+
+def is_timeout(error: BaseException) -> bool:
+    """Return whether the attempt failed by time-outs alone."""
+    return all(isinstance(one, TimeoutError) for one in members(error))
+
+
+def blames_job(error: BaseException) -> bool:
+    """Return whether the job itself is wrong, rather than a service that its handler uses."""
+    return all(isinstance(one, ValidationError | PermanentError) for one in members(error))
+
+
+def delay_us(error: BaseException) -> int | None:
+    """Return the longest delay that the exception or one of its members requests, or None."""
+    asked = (getattr(one, "delay_us", None) for one in (error, *members(error)))
+    return max((delay for delay in asked if delay is not None), default=None)
+
 
 Chance = Callable[[], float]
 
@@ -188,15 +274,15 @@ def _settle_error(job: Job, kind: JobType | None, raised: Raised, chance: Chance
     error, detail = raised.described, json.dumps({"stage": raised.stage})
     if isinstance(raised.error, ValidationError):
         return _dead_letter(job, "validation_failed", "input", error, actor)
-    if outcome_failures.is_permanent(raised.error):
+    if is_permanent(raised.error):
         return _decided(job, "fail", actor, permanent=True, reason=error, detail=detail, values={"error": error})
     if job.attempts < job.max_attempts:
-        asked = outcome_failures.delay_us(raised.error)
+        asked = delay_us(raised.error)
         values = {"error": error, "delay_us": backoff_us(kind, job.attempts, chance) if asked is None else asked}
         return _decided(job, "retry", actor, reason=error, detail=detail, values=values)
     if job.on_exhausted == "fail":
         return _decided(job, "fail", actor, reason=error, detail=detail, values={"error": error})
-    code = "timeout" if outcome_failures.is_timeout(raised.error) else "exhausted_retries"
+    code = "timeout" if is_timeout(raised.error) else "exhausted_retries"
     return _dead_letter(job, code, raised.stage, error, actor)
 
 
@@ -213,7 +299,7 @@ def described(error: BaseException) -> str:
     """Return the type and message of an exception and, for a group, those of all its members."""
     if not isinstance(error, BaseExceptionGroup):
         return plain(_worded(error))
-    return plain(f"{_worded(error)[:LONGEST_SUMMARY]}: {'; '.join(_listed(outcome_failures.members(error)))}")
+    return plain(f"{_worded(error)[:LONGEST_SUMMARY]}: {'; '.join(_listed(members(error)))}")
 
 
 def plain(text: str) -> str:

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple
 
-from keptwork.core import durations_words, ids
+from keptwork.core import durations, ids
 from keptwork.core.durations import LONGEST_US, Span, rfc3339, span_us
-from keptwork.core.ids_entities import actor_name, public_id
+from keptwork.core.ids import actor_name, public_id
 from keptwork.core.lifecycles import JOB, Change
 from keptwork.core.lifecycles.job import QUEUED, RUNNING, SUCCEEDED
 from keptwork.core.validation import LARGEST_PAYLOAD, OWN_KINDS, check_attempts, check_name, check_priority
@@ -19,16 +19,76 @@ from keptwork.errors import BadInput, LeaseLost, NotFound, NotRunAgain, StillUnf
 from keptwork.jobs import commands_children, complete, limits
 from keptwork.jobs.dead_letters_redrive import run_again
 from keptwork.jobs.enqueue import put
-from keptwork.jobs.queries_job_steps import Said, overrun, said
 from keptwork.jobs.results_endings import Endings
-from keptwork.observability import spans_trace_context
-from keptwork.store import Artifact, Event, EventFilter, JobFilter, NewJob, Store
+from keptwork.observability import spans
+from keptwork.store import Artifact, Event, EventFilter, Job, JobFilter, NewJob, Store
 from keptwork.store.acknowledged import acknowledged
-from keptwork.store.contract.checkpoints import Checkpoint
+from keptwork.store.contract.checkpoints import PROGRESS, Checkpoint
 from keptwork.store.contract.checkpoints_blob_service import whole
 from keptwork.store.contract.checkpoints_blobs import RESULT_BLOB
 from keptwork.store.contract.operations_search import search
 from keptwork.store.counters_decisions import decided
+
+# Progress of a job: the checkpoints of its steps, and the last report of its handler.
+
+
+OVERRUN = "job_overrun"
+OVERRUN_TTL_US = 7 * 86_400_000_000
+
+
+class Said(NamedTuple):
+    """A handler's progress report and its time."""
+
+    fraction: float
+    text: str
+    at: int
+
+
+async def said(store: Store, tenant_id: int, job: int) -> Said | None:
+    """Return the last progress report of a job's handler.
+
+    Return None if there is none or it has expired.
+    """
+    seen = [one for one in await store.telemetry(JOB, job, tenant_id) if one.kind == PROGRESS]
+    if not seen:
+        return None
+    told = json.loads(seen[0].payload)
+    return Said(float(told["fraction"]), str(told["text"]), seen[0].ts)
+
+
+async def keep_overrun(store: Store, job: Job, text: str) -> None:
+    """Store that a handler returned after its timeout, and by how much."""
+    payload = json.dumps({"says": text})
+    await store.record_telemetry(JOB, job.id, OVERRUN, payload, ttl_us=OVERRUN_TTL_US, tenant_id=job.tenant_id)
+
+
+async def overrun(store: Store, tenant_id: int, job: int) -> str | None:
+    """Return the latest note that a handler of this job returned after its timeout, or None."""
+    seen = [one for one in await store.telemetry(JOB, job, tenant_id) if one.kind == OVERRUN]
+    return str(json.loads(seen[0].payload)["says"]) if seen else None
+
+
+def size(one: Checkpoint) -> int:
+    """Return the size in bytes of a step's result, wherever it is stored."""
+    return len(one.result.encode()) if one.hash is None else int(json.loads(one.result)["size"])
+
+
+def said_as_json(told: Said | None) -> dict[str, Any] | None:
+    return told and {**told._asdict(), "at": rfc3339(told.at)}
+
+
+def step_json(one: Checkpoint) -> dict[str, Any]:
+    """Return a checkpoint in its public form."""
+    return {
+        "name": one.name,
+        "at": rfc3339(one.created_at),
+        "size": size(one),
+        "hash": one.hash,
+        "epoch": one.epoch,
+        "version": one.version,
+        "code_changed_at": one.changed_at and rfc3339(one.changed_at),
+    }
+
 
 MOST_AT_ONCE = 10_000
 TRIES = 5
@@ -101,7 +161,7 @@ async def enqueue(
     check_kind(kind)
     job = new_job(tenant_id, kind, payload, queue=queue, priority=priority, max_attempts=max_attempts)
     job = job._replace(delay_us=span_us(run_in), key=key, actor=actor)
-    job = job._replace(correlation_id=correlation_id, trace_id=spans_trace_context.said(trace_id))
+    job = job._replace(correlation_id=correlation_id, trace_id=spans.said(trace_id))
     return (await put(store, [await limits.under_limit(store, job)]))[0]
 
 
@@ -305,14 +365,14 @@ def waits_for(row: Row) -> str | None:
 def lately(row: Row, now: int) -> str:
     """Return a short description of what a job is doing and since when."""
     if row["completed_at"] is not None:
-        return durations_words.ago(row["completed_at"], now)
+        return durations.ago(row["completed_at"], now)
     if row["state"] == RUNNING.name and row["cancel_requested_at"] is not None:
-        return f"asked to stop {durations_words.ago(row['cancel_requested_at'], now)}"
+        return f"asked to stop {durations.ago(row['cancel_requested_at'], now)}"
     if row["lease_until"] is not None and row["lease_until"] <= now:
-        return f"lease over for {durations_words.span(now - row['lease_until'])}"
+        return f"lease over for {durations.span(now - row['lease_until'])}"
     if row["state"] == QUEUED.name:
         return _queueing(row, now)
-    return f"for {durations_words.span(now - row['updated_at'])}"
+    return f"for {durations.span(now - row['updated_at'])}"
 
 
 def _queueing(row: Row, now: int) -> str:
@@ -321,8 +381,8 @@ def _queueing(row: Row, now: int) -> str:
     if row["run_at"] - now > LONGEST_US // 2:  # a time this far off means that the job waits for something else
         return "until it is woken"
     if row["run_at"] > now:
-        return f"due {durations_words.ago(row['run_at'], now)}"
-    return f"waiting {durations_words.span(now - row['run_at'])}"
+        return f"due {durations.ago(row['run_at'], now)}"
+    return f"waiting {durations.span(now - row['run_at'])}"
 
 
 def document(text: str) -> Any:
@@ -342,7 +402,7 @@ _OUTSIDE: tuple[tuple[str, Callable[[Any], Any]], ...] = (
     ("crew_id", _public("crew")),
     ("owner", _public("worker")),
     ("actor", actor_name),
-    ("trace_id", spans_trace_context.trace_id),
+    ("trace_id", spans.trace_id),
     *((name, rfc3339) for name in _TIMES),
     *((name, document) for name in _DOCUMENTS),
 )

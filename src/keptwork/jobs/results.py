@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from keptwork.core.durations import Span
-from keptwork.core.ids_entities import public_id
+from keptwork.core.ids import public_id
 from keptwork.core.lifecycles import JOB
 from keptwork.errors import JobFailed
 from keptwork.jobs import queries

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from keptwork.core.durations import rfc3339
-from keptwork.core.ids_entities import public_id
+from keptwork.core.ids import public_id
 from keptwork.core.lifecycles import JOB
 from keptwork.errors import BadInput, NotFound
 from keptwork.jobs import queries

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
-from keptwork.core import durations_words, secrets_secrecy
-from keptwork.core.durations import rfc3339
+from keptwork.core import durations, secrets
+from keptwork.core.durations import Span, rfc3339
 from keptwork.core.lifecycles import JOB
 from keptwork.core.schedule_rules import (
     PREFIX,
@@ -28,7 +28,8 @@ from keptwork.core.schedule_rules import (
 from keptwork.core.validation import check_name
 from keptwork.errors import BadInput, NotFound, ScheduleThere
 from keptwork.flows import start
-from keptwork.flows.validation_inputs import bound
+from keptwork.flows.validation import bound
+from keptwork.job import JobType
 from keptwork.jobs import limits
 from keptwork.jobs.queries import check_kind, new_job
 from keptwork.store import EventFilter, NewJob, Store, Transaction
@@ -220,7 +221,7 @@ async def start_of_template(
 def start_of(tenant_id: int, flow: str, inputs: Mapping[str, Any], queue: str) -> NewJob:
     """Return a job that starts a flow of a template: by its ID, or the newest version of a name."""
     said = json.dumps({"flow": flow, "inputs": dict(inputs)}, separators=(",", ":"))
-    secrets_secrecy.insist(f"what flow {flow} is given", said)
+    secrets.insist(f"what flow {flow} is given", said)
     return new_job(tenant_id, START, said, queue=queue)
 
 
@@ -277,7 +278,7 @@ def every(us: int) -> str:
     >>> every(2_000_000), every(1_500_000), every(900_000_000)
     ('every 2 s', 'every 1.5 s', 'every 15m')
     """
-    return f"every {us / 1_000_000:g} s" if us < 60_000_000 else f"every {durations_words.took(us)}"
+    return f"every {us / 1_000_000:g} s" if us < 60_000_000 else f"every {durations.took(us)}"
 
 
 def as_json(schedule: Schedule) -> dict[str, Any]:
@@ -303,3 +304,53 @@ def _moment(us: int | None) -> str | None:
 
 def _unknown(name: str) -> NotFound:
     return NotFound(what="schedule", id=name, listing="keptwork schedules list")
+
+
+# The schedules that an application declares: collected while its modules load, then stored by its workers.
+
+
+class How(TypedDict, total=False):
+    """The options of a schedule, besides its job."""
+
+    cron: str | None
+    every: Span | None
+    tz: str
+    name: str | None
+    arguments: Mapping[str, Any] | None
+    catch_up: CatchUp
+
+
+class Declared(NamedTuple):
+    """A schedule and the job that it enqueues."""
+
+    schedule: Declaration
+    kind: JobType
+    arguments: Mapping[str, Any]
+
+
+class DeclaredSchedules:
+    """The schedules of one application, by name."""
+
+    def __init__(self) -> None:
+        self._declared: dict[str, Declared] = {}
+
+    def add(self, kind: JobType, how: How) -> None:
+        """Add a schedule. Raise `BadInput` here, where it is declared, if it is invalid."""
+        name = how.get("name") or kind.name
+        arguments = how.get("arguments") or {}
+        if name in self._declared:
+            raise BadInput(what=f"there are two schedules called {name!r}; give one of them a name=")
+        try:
+            rule = Rule.of(how.get("cron"), how.get("every"), how.get("tz", "UTC"))
+            declaration = Declaration.of(name, rule, how.get("catch_up", "latest"))
+            kind.payload(arguments)
+            kind.insist_not_unique("schedules")
+        except BadInput as refusal:
+            raise BadInput(what=f"schedule {name}: {refusal}") from None
+        self._declared[name] = Declared(declaration, kind, arguments)
+
+    async def keep(self, store: Store, new_job: Callable[[JobType, Mapping[str, Any]], NewJob]) -> None:
+        """Store the schedules in the database."""
+        for declared in self._declared.values():
+            job = new_job(declared.kind, declared.arguments)
+            await put(store, declared.schedule, job, DECLARED)

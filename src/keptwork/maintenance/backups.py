@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from keptwork.jobs import limits_queues, schedules
+from keptwork.jobs import limits, schedules
 from keptwork.store import open_store
 from keptwork.store.backup import Backup, Restored
 from keptwork.store.url import DatabaseUrl, database_url
@@ -39,8 +39,8 @@ async def pause_everything(target: DatabaseUrl) -> None:
     store = await open_store(target.text, create=False)
     try:
         for tenant in await store.tenants():
-            for name in {DEFAULT_QUEUE, *(queue.name for queue in await limits_queues.list_queues(store, tenant.id))}:
-                await limits_queues.pause(store, tenant.id, name)
+            for name in {DEFAULT_QUEUE, *(queue.name for queue in await limits.list_queues(store, tenant.id))}:
+                await limits.pause(store, tenant.id, name)
             for schedule in await store.schedules(tenant.id):
                 await schedules.pause(store, tenant.id, schedule.name)
     finally:

@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from keptwork.core.ids_entities import public_id
+from keptwork.core.ids import public_id
 from keptwork.core.lifecycles import WORKER
 from keptwork.errors import StoreError
 from keptwork.store import Store

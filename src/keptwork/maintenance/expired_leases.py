@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from keptwork.errors import StoreError
 from keptwork.jobs import complete
-from keptwork.jobs.outcome_leases import reaped
-from keptwork.maintenance.periodic_outage import Outage
+from keptwork.jobs.outcome import reaped
+from keptwork.maintenance.periodic import Outage
 from keptwork.store import Store
 
 __all__ = ["Reaper", "reaped"]

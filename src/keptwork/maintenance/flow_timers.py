@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from keptwork.errors import KeptworkError, StoreError
 from keptwork.flows import commands as flows
-from keptwork.maintenance.periodic_outage import Outage
+from keptwork.maintenance.periodic import Outage
 from keptwork.store import Job, Store
 
 LONGEST_NAP = 1.0

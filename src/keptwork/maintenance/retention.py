@@ -9,6 +9,7 @@ in one batch with everything inside it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
@@ -30,8 +31,8 @@ from keptwork.core.lifecycles import (
     workstream,
 )
 from keptwork.core.lifecycles.job import CANCELLED, FAILED, SUCCEEDED
-from keptwork.errors import BadInput
-from keptwork.observability.stats_roll_up import roll_up
+from keptwork.errors import BadInput, StoreError
+from keptwork.observability.stats import roll_up
 from keptwork.store import Store
 from keptwork.store.contract.records import Expiry
 from keptwork.store.contract.retention import WHOLE
@@ -265,3 +266,35 @@ async def _rested(work: Awaitable[int]) -> int:
 
 def _finals(lifecycle: Lifecycle) -> tuple[str, ...]:
     return tuple(state.name for state in lifecycle.states if state.final)
+
+
+# Prune finished jobs, flows, and events from time to time. One process at a time does it for all workers.
+
+
+DUTY = "retention"
+EVERY_US = 3_600_000_000
+LOOK_SECONDS = 600.0
+FIRST_LOOK_SECONDS = 60.0
+
+
+class Pruner:
+    """Checks whether a sweep is due. Every process can have one; the database gives the duty to one at a time."""
+
+    def __init__(self, store: Store, retention: Retention, chance: Callable[[], float]) -> None:
+        self._store = store
+        self._retention = retention
+        self._chance = chance
+
+    async def run(self) -> None:
+        await asyncio.sleep(FIRST_LOOK_SECONDS * self._chance())
+        while True:
+            with contextlib.suppress(StoreError):  # unreachable: the next sweep prunes the rest
+                await self.run_once()
+            await asyncio.sleep(LOOK_SECONDS * (0.5 + self._chance()))
+
+    async def run_once(self) -> bool:
+        """Return whether this process had the duty and has done it."""
+        ours = await self._store.take_duty(DUTY, EVERY_US)
+        if ours:
+            await sweep(self._store, self._retention)
+        return ours

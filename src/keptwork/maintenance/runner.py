@@ -13,20 +13,18 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from keptwork.audit.seals_sealer import Sealer
+from keptwork.audit.seals import Sealer
 from keptwork.maintenance.dead_workers import Watchman
 from keptwork.maintenance.expired_leases import Reaper
 from keptwork.maintenance.flow_timers import FlowWatch
-from keptwork.maintenance.held_job_release_breaker_watch import BreakerWatch
-from keptwork.maintenance.held_job_release_budget_watch import BudgetWatch
-from keptwork.maintenance.held_job_release_pump import Pump
-from keptwork.maintenance.periodic_outage import Outage
+from keptwork.maintenance.held_job_release import BreakerWatch, BudgetWatch, Pump
+from keptwork.maintenance.periodic import Outage
 from keptwork.maintenance.reconciler import FollowUp
 from keptwork.maintenance.schedule_ticks import Scheduler
 from keptwork.store import Job, Store
 from keptwork.store.counters import flushing
 from keptwork.webhooks.delivery import Courier
-from keptwork.workers.registration_settings import SILENT_US
+from keptwork.workers.registration import SILENT_US
 
 SERVER = "server"
 

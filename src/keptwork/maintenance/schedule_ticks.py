@@ -6,7 +6,7 @@ import asyncio
 
 from keptwork.errors import StoreError
 from keptwork.jobs import schedules
-from keptwork.maintenance.periodic_outage import Outage
+from keptwork.maintenance.periodic import Outage
 from keptwork.store import Store
 
 LONGEST_NAP = 1.0

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from keptwork.core import ids
 from keptwork.core.lifecycles import WORKER
 from keptwork.errors import BadInput
-from keptwork.observability import spans, spans_trace_context
+from keptwork.observability import spans
 
 if TYPE_CHECKING:
     from keptwork.store import Job
@@ -176,7 +176,7 @@ def about(one: Job) -> dict[str, Any]:
         "tenant": one.tenant_id,
         **spans.flow_of(one),
         "correlation": one.correlation_id,
-        "trace": spans_trace_context.trace_id(one.trace_id),
+        "trace": spans.trace_id(one.trace_id),
     }
 
 
@@ -236,6 +236,6 @@ def _cleared(record: logging.LogRecord, text: str) -> str:
     """Return the text without secrets and with limited length. Records of requests contain no secrets."""
     if record.name == requests.name:
         return text
-    from keptwork.core.secrets_redaction import current
+    from keptwork.core.secrets import current
 
     return current().text(text)[:LONGEST_MESSAGE]

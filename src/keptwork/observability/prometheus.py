@@ -9,10 +9,8 @@ from collections.abc import Iterator
 
 from keptwork.core import metrics
 from keptwork.core.lifecycles import BREAKER
-from keptwork.core.metrics import METRICS, Metric
-from keptwork.core.metrics_histogram import BEYOND, Histogram
-from keptwork.observability.stats import Stats
-from keptwork.observability.stats_readout import Readout
+from keptwork.core.metrics import BEYOND, METRICS, Histogram, Metric
+from keptwork.observability.stats import Readout, Stats
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

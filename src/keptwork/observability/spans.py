@@ -8,15 +8,16 @@ Only the OpenTelemetry API is used, and only while tracing is on. Until `use` is
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keptwork.core import ids
 from keptwork.core.lifecycles import JOB, WORKER
-from keptwork.observability import spans_trace_context
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -24,6 +25,81 @@ if TYPE_CHECKING:
 
     from keptwork.agents.conversation import Answer
     from keptwork.store import Job, NewJob
+
+
+# Positions in a trace, as defined by W3C Trace Context, and their stored form.
+#
+# The column `trace_id` of every entity and event holds either a user's own trace ID or a position in a trace by the
+# standard. A position starts with the ID of its trace, so that rows can be found by that ID:
+#
+#     4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+#     trace                            span             flags
+#
+# Users see only the trace ID. `tracestate` is not stored, which the standard permits.
+
+
+# A later version can add fields after the flags. Version ff is invalid.
+_HEADER = re.compile(r"(?!ff)([0-9a-f]{2})-((?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
+_KEPT = re.compile(r"(?:00-)?(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})")
+_KNOWN_FLAGS = 0x03
+
+ambient: ContextVar[str | None] = ContextVar("keptwork_trace", default=None)
+"""The position of the current request or job. Rows that it creates belong to the same trace."""
+
+
+class Place(NamedTuple):
+    """A position in a trace, from which spans can continue."""
+
+    trace: str
+    span: str
+    flags: str
+
+
+def received(header: str | None) -> str | None:
+    """Return the stored form of a `traceparent` header, or None if it is invalid.
+
+    Undefined flags are removed.
+
+    >>> received("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")
+    '4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01'
+    >>> received("00-00000000000000000000000000000000-00f067aa0ba902b7-01") is received("nonsense") is None
+    True
+    """
+    found = _HEADER.fullmatch(header or "")
+    if found is None or (found[1] == "00" and found[4]):  # version 00 ends with the flags
+        return None
+    return f"{found[2]}-{int(found[3], 16) & _KNOWN_FLAGS:02x}"
+
+
+def said(text: str | None) -> str | None:
+    """Return the stored form of a user's trace: a position for a header, any other text unchanged."""
+    return received(text) or text
+
+
+def place(kept: str | None) -> Place | None:
+    """Return the stored position, or None for a user's own trace ID.
+
+    Rows that were written by SQL can contain a complete header.
+    """
+    found = _KEPT.fullmatch(kept or "")
+    return None if found is None else Place(found[1], found[2], found[3])
+
+
+def trace_id(kept: str | None) -> str | None:
+    """Return only the trace ID.
+
+    >>> trace_id("4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"), trace_id("order-17")
+    ('4bf92f3577b34da6a3ce929d0e0e4736', 'order-17')
+    """
+    found = place(kept)
+    return kept if found is None else found.trace
+
+
+def traceparent(kept: str | None) -> str | None:
+    """Return the header that passes on a position, or None if there is no position."""
+    found = place(kept)
+    return None if found is None else f"00-{'-'.join(found)}"
+
 
 LONGEST_NAME = 100
 LONGEST_VALUE = 200
@@ -67,7 +143,7 @@ def carried(given: str | None) -> str | None:
     While tracing is off, return the given trace, or the position of the current request or job.
     """
     if tracer is None:
-        return given if given is not None else spans_trace_context.ambient.get()
+        return given if given is not None else ambient.get()
     current = _current()
     if current is None or not _goes_on(given, current):
         return given
@@ -76,7 +152,7 @@ def carried(given: str | None) -> str | None:
 
 def inherited(jobs: Sequence[NewJob]) -> Sequence[NewJob]:
     """Return new jobs with the position of the current request or job, while tracing is off."""
-    place = spans_trace_context.ambient.get()
+    place = ambient.get()
     return jobs if place is None else [job if job.trace_id else job._replace(trace_id=place) for job in jobs]
 
 
@@ -97,14 +173,14 @@ def _goes_on(given: str | None, current: SpanContext) -> bool:
     """Return whether the current span is in the given trace. A user's own trace ID is never replaced."""
     if given is None:
         return True
-    named = spans_trace_context.place(given)
+    named = place(given)
     return named is not None and named.trace == f"{current.trace_id:032x}"
 
 
 def _place(kept: str | None) -> SpanContext | None:
     from opentelemetry.trace import SpanContext, TraceFlags
 
-    found = spans_trace_context.place(kept)
+    found = place(kept)
     if found is None:
         return None
     trace, span, flags = (int(part, 16) for part in found)

@@ -2,20 +2,152 @@
 
 from __future__ import annotations
 
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from keptwork.access import tenants
 from keptwork.core import metrics
 from keptwork.core.durations import rfc3339
-from keptwork.core.lifecycles import JOB, WORKER
-from keptwork.core.metrics import ENGINE
-from keptwork.core.metrics_histogram import Histogram
-from keptwork.jobs import breakers, limits_queues
-from keptwork.observability.stats_readout import Readout
-from keptwork.observability.stats_roll_up import roll_up
+from keptwork.core.guards import DEAD_LETTER_REASONS
+from keptwork.core.lifecycles import BREAKER, CREW, JOB, LIFECYCLES, WORKER
+from keptwork.core.lifecycles.job import RUNNING
+from keptwork.core.metrics import BUCKET, ENGINE, NAMED, SUM, Histogram, Metric
+from keptwork.jobs import breakers, limits
 from keptwork.store import QueueSummary, Store
 from keptwork.store.contract.breakers import BreakerView
+from keptwork.store.contract.events_digest import MoveCount
+from keptwork.store.contract.records import Counter, Progress
 from keptwork.store.counters import flush
+
+# Read the counters of a tenant, or of the engine, as metrics.
+
+
+Labels = tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Readout:
+    """Counts by metric and by the values of its labels."""
+
+    counts: defaultdict[Metric, defaultdict[Labels, int]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(int))
+    )
+    times: defaultdict[Metric, defaultdict[Labels, Histogram]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(Histogram))
+    )
+
+    @classmethod
+    def of(cls, rows: Iterable[Counter]) -> Readout:
+        """Return a readout of the rows of the table.
+
+        Counters of metrics that only a newer version knows are left out.
+        """
+        readout = cls()
+        for row in rows:
+            readout._add(row)
+        return readout
+
+    def _add(self, row: Counter) -> None:
+        labels = json.loads(row.labels)
+        if metric := NAMED.get(row.name):
+            self.counts[metric][_values(metric, labels)] += row.value
+        elif metric := NAMED.get(row.name.removesuffix(BUCKET)):
+            self.times[metric][_values(metric, labels)].add({int(labels["le"]): row.value}, 0)
+        elif metric := NAMED.get(row.name.removesuffix(SUM)):
+            self.times[metric][_values(metric, labels)].add({}, row.value)
+
+    def total(self, metric: Metric, **wanted: str) -> int:
+        """Return the sum over all labels, or over those with these values."""
+        places = {metric.labels.index(name): value for name, value in wanted.items()}
+        return sum(
+            count
+            for labels, count in self.counts[metric].items()
+            if all(labels[place] == value for place, value in places.items())
+        )
+
+
+def _values(metric: Metric, labels: dict[str, str]) -> Labels:
+    return tuple(str(labels.get(name, "")) for name in metric.labels)
+
+
+# Count the event log into the table `counters`, each event once.
+#
+# The database groups a part of the log. This module turns the groups into counters and writes them together with the
+# position in the log, but only if no other process has counted further meanwhile. Concurrent calls can therefore do
+# some work in vain, but a crash at any time loses no count and counts nothing twice. Reading the log takes no locks.
+#
+# It runs when metrics are requested, and must run before jobs or events are deleted, because a deleted job has no kind.
+
+
+READER = "counters"
+PAGE = 20_000
+
+UNKNOWN = "unknown"
+"""Kind of a job that was deleted before its events were counted."""
+
+OTHER = "other"
+"""A reason that is not declared, such as a manual edit."""
+
+_NOTES = {(name, note.trigger) for name, lifecycle in LIFECYCLES.items() for note in lifecycle.notes}
+
+
+async def roll_up(
+    store: Store, *, page: int = PAGE, most: int | None = None, told: Callable[[int], None] = lambda counted: None
+) -> int:
+    """Count the uncounted events, or at most `most` of them in whole pages.
+
+    Return how many were counted. `told` receives the total after each page.
+    """
+    total, more = 0, True
+    while more and (most is None or total + page <= most):
+        start = await store.log_position(READER)
+        digest = await store.digest(start, page)
+        more = digest.events == page
+        if digest.cursor is not None:
+            progress = Progress(READER, start, digest.cursor)
+            if await store.count(list(counters(digest.moves)), progress=progress):
+                total += digest.events
+                told(total)
+    return total
+
+
+def counters(moves: list[MoveCount]) -> Iterator[Counter]:
+    """Yield the counters of these moves. A note moves nothing and is not counted."""
+    for move in moves:
+        if (move.entity, move.trigger) not in _NOTES:
+            yield from _of_any(move)
+            if move.entity == JOB.name:
+                yield from _of_job(move, move.kind or UNKNOWN)
+            elif move.entity == BREAKER.name and (metric := metrics.BREAKER_MOVES.get(move.trigger)):
+                yield Counter(move.tenant_id, metric.name, metric.key(move.kind or UNKNOWN), move.times)
+
+
+def _of_any(move: MoveCount) -> Iterator[Counter]:
+    labels = (move.entity, move.from_state or "", move.to_state, move.trigger)
+    yield Counter(move.tenant_id, metrics.TRANSITIONS.name, metrics.TRANSITIONS.key(*labels), move.times)
+    if move.lasted is not None and move.from_state is not None:
+        yield from _time(metrics.TIME_IN_STATE, move, move.lasted, move.lasted_us, move.entity, move.from_state)
+
+
+def _of_job(move: MoveCount, kind: str) -> Iterator[Counter]:
+    if metric := metrics.JOB_MOVES.get(move.trigger):
+        yield Counter(move.tenant_id, metric.name, metric.key(kind), move.times)
+    if move.trigger == "dead_letter":
+        reason = move.reason if move.reason in DEAD_LETTER_REASONS else OTHER
+        yield Counter(move.tenant_id, metrics.DEAD_LETTERS.name, metrics.DEAD_LETTERS.key(kind, reason), move.times)
+    if move.from_state == RUNNING.name and move.lasted is not None:
+        yield from _time(metrics.RUN_TIME, move, move.lasted, move.lasted_us, kind)
+    if move.waited is not None:
+        yield from _time(metrics.WAIT_TIME, move, move.waited, move.waited_us, kind)
+
+
+def _time(metric: Metric, move: MoveCount, bound: int, sum_us: int, *labels: str) -> Iterator[Counter]:
+    yield Counter(move.tenant_id, metric.name + BUCKET, metric.bucket_key(bound, *labels), move.times)
+    yield Counter(move.tenant_id, metric.name + SUM, metric.key(*labels), sum_us)
+
 
 __all__ = ["KindFigures", "Stats", "as_json", "current", "kinds", "read", "roll_up"]
 
@@ -123,7 +255,7 @@ def as_json(stats: Stats) -> dict[str, Any]:
     return {
         "tenant": stats.tenant,
         "at": rfc3339(stats.now),
-        "queues": [limits_queues.queue_json(queue) for queue in stats.queues],
+        "queues": [limits.queue_json(queue) for queue in stats.queues],
         "workers": {state.name: stats.workers.get(state.name, 0) for state in WORKER.states},
         "breakers": [breakers.as_json(standing) for standing in stats.breakers],
         "last_minute": stats.lately,
@@ -165,3 +297,23 @@ def _named(metric: metrics.Metric, labels: tuple[str, ...]) -> dict[str, str]:
 
 def _outcomes(stats: Stats, metric: metrics.Metric, *outcomes: str) -> dict[str, int]:
     return {outcome: stats.total(metric, outcome=outcome) for outcome in outcomes}
+
+
+# Metrics for supervisors: the moves of workers and crews, their times, and their refusals.
+
+
+SUPERVISED = (WORKER.name, CREW.name)
+
+
+def figures(found: Stats) -> dict[str, Any]:
+    """Return the metrics of workers and crews, and how often requests were repeated."""
+    whole = as_json(found)
+    kept = {
+        name: [one for one in whole[source] if one["entity"] in SUPERVISED]
+        for name, source in (
+            ("transitions", "transitions"),
+            ("time_in_state", "time_in_state"),
+            ("failed_transitions", "refused_transitions"),
+        )
+    }
+    return {"at": whole["at"], "workers": whole["workers"], **kept, "idempotency": whole["idempotency"]}

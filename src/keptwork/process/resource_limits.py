@@ -11,8 +11,7 @@ from __future__ import annotations
 import resource
 from dataclasses import dataclass
 
-from keptwork.core.durations import Span, span_us
-from keptwork.core.durations_sizes import Size, size_bytes
+from keptwork.core.durations import Size, Span, size_bytes, span_us
 from keptwork.errors import BadInput
 
 # Memory with which a handler that ran out of memory can still report it.

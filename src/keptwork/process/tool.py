@@ -12,7 +12,7 @@ import errno
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,7 @@ from keptwork.errors import BadInput
 from keptwork.process.output import Kept, Stream
 from keptwork.process.pool import Cages, Ending, Longest, Talk
 from keptwork.process.resource_limits import Limits
-from keptwork.process.tree_bonds import ON_LINUX
+from keptwork.process.tree import ON_LINUX
 
 PROGRAM = "keptwork.process.tool_process"
 GRACE_SECONDS = 2.0
@@ -189,3 +189,18 @@ def _not_found(program: str, folders: list[str]) -> str:
     if "/" in program:
         return f"there is no program {program}"
     return f"there is no program {program!r}; it was looked for in {', '.join(folders) or 'no folder: PATH has none'}"
+
+
+# Build the environment of a tool: the variables that programs need, and those that are listed.
+
+
+USUAL_PATH = "/usr/local/bin:/usr/bin:/bin"
+PASSED = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR")
+"""Variables that every tool gets if they are set here. None of them is a secret."""
+
+
+def passed_on(more: Iterable[str] = (), environ: Mapping[bytes, bytes] = os.environb) -> dict[str, str]:
+    """Return the variables to pass on, with values that are not UTF-8 preserved."""
+    wanted = ((name, environ.get(name.encode())) for name in (*PASSED, *more))
+    found = {name: value.decode("utf-8", "surrogateescape") for name, value in wanted if value is not None}
+    return {"PATH": USUAL_PATH, **found}

@@ -6,7 +6,7 @@ from typing import Any
 
 from keptwork.core import metrics
 from keptwork.core.decide import Record
-from keptwork.core.ids_entities import public_id
+from keptwork.core.ids import public_id
 from keptwork.core.lifecycles import Change, Lifecycle, decide
 from keptwork.errors import InvalidTransition
 from keptwork.store import Store

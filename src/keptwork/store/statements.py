@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from keptwork.core.decide import Change, Lifecycle, Move, Right
 from keptwork.core.lifecycles import LIFECYCLES, RUN, WORKSTREAM
 from keptwork.core.lifecycles.job import JOB
-from keptwork.core.metrics_histogram import bucket_sql
+from keptwork.core.metrics import bucket_sql
 from keptwork.store.contract.access import API_KEY_COLUMNS
 from keptwork.store.contract.agents import AUDIT_COLUMNS
 from keptwork.store.contract.agents_transcripts import LINE_COLUMNS

@@ -8,13 +8,12 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 
 from keptwork.errors import BadInput, StoreError
-from keptwork.maintenance.periodic_outage import Outage
+from keptwork.maintenance.periodic import Outage
 from keptwork.store import Store
 from keptwork.store.contract.outbox import GIVEN_UP, Delivery
 from keptwork.webhooks import outbox, sign
 from keptwork.webhooks.address import addresses, endpoint
-from keptwork.webhooks.http_post import SECOND, post, resolve
-from keptwork.webhooks.http_post_deliveries import Answer, verdict
+from keptwork.webhooks.http_post import SECOND, Answer, post, resolve, verdict
 
 LONGEST_NAP = 1.0
 MOST_AT_ONCE = 16

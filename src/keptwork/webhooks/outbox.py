@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from keptwork.core import ids
 from keptwork.core.durations import rfc3339
-from keptwork.core.ids_entities import public_id
+from keptwork.core.ids import public_id
 from keptwork.core.lifecycles import LIFECYCLES, Lifecycle
 from keptwork.errors import BadInput, NotFound
 from keptwork.store import Store, Transaction

@@ -9,8 +9,7 @@ from keptwork.errors import StoreError
 from keptwork.jobs import breakers
 from keptwork.jobs.breaker import Breaker, hold_of
 from keptwork.jobs.breakers import Answer, Report
-from keptwork.jobs.outcome import Raised, Release, Suspend
-from keptwork.jobs.outcome_failures import blames_job
+from keptwork.jobs.outcome import Raised, Release, Suspend, blames_job
 from keptwork.outcomes import Cancel, PermanentError, Snooze
 from keptwork.store import Job, Store
 from keptwork.workers.parked_waits import Suspended

@@ -15,8 +15,7 @@ from keptwork.outcomes import ValidationError
 from keptwork.store import Job
 from keptwork.workers.breaker_check import Gate
 from keptwork.workers.handler_timeout import Deadline, Overrun
-from keptwork.workers.handlers import Handlers
-from keptwork.workers.handlers_threads import NoThread, Threads
+from keptwork.workers.handlers import Handlers, NoThread, Threads
 from keptwork.workers.isolation.call import Isolation
 from keptwork.workers.parked_waits import Suspended
 from keptwork.workers.steps import said_by

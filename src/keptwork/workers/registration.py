@@ -8,12 +8,104 @@ import os
 import secrets
 import socket
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 from keptwork.core.lifecycles import WORKER, Verb, decide
 from keptwork.core.lifecycles.worker import PAUSED
 from keptwork.errors import InvalidTransition, StoreError
+from keptwork.maintenance.retention import Retention
 from keptwork.store import Store
-from keptwork.workers.registration_orders import DRAINED
+from keptwork.store.contract.records import Standing
+from keptwork.workers.supervisor_link import Bond
+
+# The settings of a worker.
+
+
+SILENT_US = 60_000_000
+KEEP_AS_USUAL = Retention()
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings of a worker. Times are in microseconds.
+
+    If `lease_us` is None, each kind of job has its own lease. A handler in its own process finds its application's jobs
+    in `database`. A worker that has lost `most_stuck` threads (default: half the number of its slots) ends, to be
+    replaced. A worker that uses more than `most_memory` bytes pauses. Workers without a heartbeat for `silent_us` are
+    terminated. A worker with `own_process` can end its process. With a `bond`, it ends with its supervisor. A `remote`
+    worker has no database, and its server does the maintenance.
+    """
+
+    queues: Sequence[str] = ("default",)
+    concurrency: int = 32
+    name: str = ""
+    tenant_id: int | None = None
+    lease_us: int | None = None
+    grace_us: int = 30_000_000
+    retention: Retention = KEEP_AS_USUAL
+    database: str | None = None
+    most_stuck: int | None = None
+    most_memory: int | None = None
+    silent_us: int = SILENT_US
+    own_process: bool = False
+    bond: Bond | None = None
+    version: str = ""
+    remote: bool = False
+
+
+# Shutdown orders for workers, and how a worker reads its order from its row.
+
+
+How = Literal["drain", "soft", "hard"]
+Jobs = Literal["release", "cancel"]
+
+DRAINED = "drained"
+"""Reason in the row of a worker that ended after it had finished its jobs."""
+
+
+class Order(NamedTuple):
+    """A shutdown order.
+
+    Interrupted jobs are released or cancelled.
+
+    - `drain`: finish the running jobs, however long that takes.
+    - `soft`: finish them within the worker's grace period, then end as with `hard`.
+    - `hard`: end immediately.
+    """
+
+    how: How
+    jobs: Jobs = "release"
+    by: str | None = None
+    reason: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The order as the worker's row stores it."""
+        return json.dumps(self._asdict(), ensure_ascii=False)
+
+    @classmethod
+    def of(cls, text: str | None) -> Order | None:
+        """Return the order in a row, or None if the text is not one, such as a manual edit."""
+        try:
+            found = json.loads(text or "null")
+            order = cls(found["how"], found.get("jobs", "release"), found.get("by"), found.get("reason"))
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return None
+        return order if order.how in ("drain", "soft", "hard") else None
+
+
+def understood(standing: Standing | None) -> Order | None:
+    """Return the order that a worker must follow, by its row. A worker whose row has ended must end."""
+    if standing is None:
+        return Order("hard", reason="its row is gone")
+    order = Order.of(standing.ending)
+    if not WORKER.state(standing.state).final:
+        return order if order is not None and order.how == "drain" else None
+    if order is not None and order.how != "drain":
+        return order
+    return Order("hard", by=standing.actor, reason=standing.reason)
+
 
 EXHAUSTED = "resource_exhaustion"
 UNRECOVERABLE = "error_unrecoverable"

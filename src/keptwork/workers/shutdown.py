@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import signal
 import time
+from collections.abc import Sequence
+from typing import NoReturn
 
-from keptwork.core.ids_entities import actor_name, public_id
-from keptwork.core.lifecycles import WORKER
+from keptwork.core.ids import actor_name, public_id
+from keptwork.core.lifecycles import JOB, WORKER, Change, decide, insist
 from keptwork.errors import KeptworkError, WorkerExhausted, WorkerTerminated
-from keptwork.workers.registration import EXHAUSTED
-from keptwork.workers.registration_orders import DRAINED, Order
+from keptwork.jobs import complete
+from keptwork.process.tree import descendants, flush, signal_all
+from keptwork.store import Job, Store
+from keptwork.workers.process_exit import leave
+from keptwork.workers.registration import DRAINED, EXHAUSTED, Order
 
 log = logging.getLogger("keptwork")
 
@@ -77,3 +84,36 @@ def terminated(worker: int, order: Order) -> WorkerTerminated:
     """Return the exception of a worker that an operator or another process terminated."""
     id, by = public_id(WORKER.name, worker), actor_name(order.by) or "somebody"
     return WorkerTerminated(id=id, by=by, reason=order.reason or "no reason was given")
+
+
+# End the process of a worker that was terminated while its event loop is blocked.
+#
+# Its jobs are first released, with a delay after which this process is surely gone, or cancelled if the order requires
+# it.
+
+
+GONE_US = 1_000_000
+PATIENCE_SECONDS = 0.5
+
+
+async def end_process(store: Store, jobs: Sequence[Job], order: Order, actor: str, error: KeptworkError) -> NoReturn:
+    """Release the jobs and end the process, even if the database fails. Unwritten jobs are left to their leases."""
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await complete.applied(store, [cut_short(job, order, actor) for job in jobs])
+    except Exception as trouble:
+        log.warning("its jobs are left to their leases: %s", trouble)
+    log.error("%s", error)
+    flush()
+    signal_all(descendants(os.getpid()), signal.SIGKILL)
+    leave(error.exit_code)
+
+
+def cut_short(job: Job, order: Order, actor: str) -> Change:
+    """Return the final change of a job whose handler ends with its process."""
+    reason = f"its worker was terminated: {order.reason}" if order.reason else "its worker was terminated"
+    if order.jobs == "cancel":
+        return insist(decide(JOB, job, "cancel", token=job.token, actor=actor, reason=reason))
+    return insist(
+        decide(JOB, job, "release", token=job.token, actor=actor, reason=reason, values={"delay_us": GONE_US})
+    )

@@ -14,7 +14,7 @@ from typing import Any
 
 from keptwork.context import Context
 from keptwork.jobs.outcome import Raised, Release, Suspend
-from keptwork.observability import logs, spans, spans_trace_context
+from keptwork.observability import logs, spans
 from keptwork.outcomes import Cancel, Snooze
 from keptwork.store import Job
 from keptwork.workers.artifacts import Shelf
@@ -153,7 +153,7 @@ class Slot:
     def _set_variables(self, job: Job) -> None:
         """Set the context variables of a job in the context that its task starts with."""
         logs.job.set(job)
-        spans_trace_context.ambient.set(job.trace_id)
+        spans.ambient.set(job.trace_id)
         if self._own_decimal is not None:
             self._own_decimal()
 

@@ -13,16 +13,16 @@ from keptwork.agents.commands import USUAL_BASE_MS, USUAL_RETRIES, described
 from keptwork.agents.conversation import Provider
 from keptwork.agents.engine import AGENT_KIND
 from keptwork.agents.runner import AgentWork, Wish
-from keptwork.agents.turn import Heard
-from keptwork.agents.turn_lineup import Lineups
+from keptwork.agents.turn import Heard, Lineups
 from keptwork.context import Context
 from keptwork.core import ids
 from keptwork.core.durations import span_us
 from keptwork.core.lifecycles import JOB
 from keptwork.core.money import micros
 from keptwork.core.validation import OWN_KINDS
-from keptwork.errors import KeptworkError, NotApproved
-from keptwork.flows import expression
+from keptwork.errors import BadInput, FlowKeyReused, KeptworkError, NotApproved, NotFound
+from keptwork.flows import commands as flows
+from keptwork.flows import expression, start
 from keptwork.flows.compiled import KINDS, shape
 from keptwork.flows.definition import Step
 from keptwork.flows.expression import Wrong
@@ -30,18 +30,20 @@ from keptwork.flows.inline_batch import MOST_AHEAD
 from keptwork.flows.plan import NO_ITEM, filled_step, looking
 from keptwork.flows.steps.crew import SHARE
 from keptwork.flows.steps.kind import DEATHS, EXECUTED, retries_of
-from keptwork.flows.transaction import inputs_of, value_of
+from keptwork.flows.transaction import Actor, inputs_of, value_of
 from keptwork.job import JobType
-from keptwork.jobs import outcome_failures
+from keptwork.jobs import outcome
 from keptwork.jobs.breaker import Breaker
+from keptwork.jobs.schedules import START, flow_key
 from keptwork.outcomes import PermanentError, TransientError, ValidationError
 from keptwork.store import EventFilter, Store
-from keptwork.workers.inline_runner import Ahead
-from keptwork.workers.inline_runner_called import called, output_of
-from keptwork.workers.tool_runner_step import run_tool, spec_of
+from keptwork.store.contract.queues import SCHEDULER
+from keptwork.workers.inline_runner import Ahead, called, output_of
+from keptwork.workers.tool_runner import run_tool, spec_of
 
 if TYPE_CHECKING:
     from keptwork.settings import Config
+
 
 RUN_BACKOFF_US, LONGEST_BACKOFF_US = 2_000_000, 300_000_000
 MOST_EVENTS = 1_000
@@ -165,9 +167,7 @@ class StepKinds:
             if task.step.kind == "call":
                 error.final = await self._failures(ctx) + 1 >= task.tries  # type: ignore[union-attr]  # read then, too
             if delay := delay_us_of(task, ctx.attempt):
-                asked = (
-                    outcome_failures.delay_us(error) or 0
-                )  # an agent waits at least as long as its provider requests
+                asked = outcome.delay_us(error) or 0  # an agent waits at least as long as its provider requests
                 error.delay_us = max(delay, asked)  # type: ignore[union-attr]  # read when the job is settled
             raise
 
@@ -297,3 +297,29 @@ def delay_us_of(task: Task, attempt: int) -> int | None:
         return None
     base = RUN_BACKOFF_US if task.step.backoff is None else span_us(task.step.backoff)
     return min(base << min(attempt if task.kind == "run" else attempt - 1, 20), LONGEST_BACKOFF_US)
+
+
+# The built-in kind of job that starts a flow. A schedule of a flow enqueues one at each tick.
+
+
+class StartKind:
+    """Starts flows, one for each tick."""
+
+    def __init__(self, opened: Callable[[], Awaitable[Store]]) -> None:
+        self._opened = opened
+
+    def job_types(self) -> dict[str, JobType]:
+        """Return the kind by name, for the worker."""
+        return {START: JobType.of(self._start, name=START)}
+
+    async def _start(self, ctx: Context, flow: str, inputs: dict[str, Any] | None = None) -> dict[str, str]:
+        """Start the flow of this tick. A repeated call returns the same flow."""
+        store = await self._opened()
+        try:
+            template = await start.find(store, ctx.tenant_id, flow)
+            key = flow_key(ctx.correlation_id) or ctx.job_id
+            newest, by = start.by_name(template, flow), Actor(SCHEDULER)
+            ref = await flows.start_template(store, template, inputs, newest=newest, key=key, actor=by)
+        except (NotFound, BadInput, FlowKeyReused) as error:
+            raise PermanentError(str(error)) from None
+        return {"flow": ref.public_id}

@@ -22,16 +22,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from keptwork.core.ids_entities import actor_name, public_id
+from keptwork.core.ids import actor_name, public_id
 from keptwork.core.lifecycles import WORKER, decide, insist
 from keptwork.errors import NoWorkerStarts, StoreError, WorkerExhausted
-from keptwork.jobs import outcome_leases
+from keptwork.jobs import outcome
 from keptwork.maintenance.dead_workers import Watchman
-from keptwork.process.tree import children, signal_all
-from keptwork.process.tree_bonds import adopt_orphans
+from keptwork.process.tree import adopt_orphans, children, signal_all
 from keptwork.store import Store, open_store
 from keptwork.store.contract.records import Standing
-from keptwork.workers.registration_orders import understood
+from keptwork.workers.registration import understood
 from keptwork.workers.supervisor_link import Child, described
 
 LOOK_SECONDS = 0.4
@@ -322,7 +321,7 @@ class Supervisor:
                 reason = f"its process {how}"
                 await store.apply([insist(decide(WORKER, row, "terminate", actor=self._actor, reason=reason))])
             if store is not None and child.worker is not None and alone:
-                worked = await outcome_leases.reclaim(store, child.worker, f"its worker's process {how}")
+                worked = await outcome.reclaim(store, child.worker, f"its worker's process {how}")
         return worked > 0
 
     async def _close(self) -> None:

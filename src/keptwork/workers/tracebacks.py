@@ -1,6 +1,6 @@
 """Format tracebacks and stacks for the log: the user's frames, without secrets, of bounded length.
 
-jobs/outcome_failures.py handles the error's message, which is stored with the job.
+jobs/outcome.py handles the error's message, which is stored with the job.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from traceback import FrameSummary, StackSummary, TracebackException, walk_stack
 from types import FrameType
 
 from keptwork.agents.conversation import AgentFailure
-from keptwork.core import secrets_redaction
+from keptwork.core import secrets
 from keptwork.errors import KeptworkError
-from keptwork.jobs.outcome_failures import members
+from keptwork.jobs.outcome import members
 from keptwork.outcomes import PermanentError, TransientError, ValidationError
 
 LONGEST = 10_000
@@ -60,7 +60,7 @@ def shown(text: str) -> str:
 
     If it is too long, its middle is cut out.
     """
-    clear = secrets_redaction.current().text(text).encode("utf-8", "replace").decode().translate(_CONTROL).rstrip()
+    clear = secrets.current().text(text).encode("utf-8", "replace").decode().translate(_CONTROL).rstrip()
     if len(clear) <= LONGEST:
         return clear
     half = LONGEST // 2

@@ -6,7 +6,7 @@
 Slots are tasks that live as long as the worker, and each job has a task of its own. While one batch of results is
 written, the next batch is collected, and while handlers run, the next claim is in progress. No transaction is open
 while a handler runs. While the database is unreachable, claims wait and results are retained
-(maintenance/periodic_outage.py).
+(maintenance/periodic.py).
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from contextvars import copy_context
 from typing import Any
 
 from keptwork.core import metrics
-from keptwork.core.durations_sizes import size_text
+from keptwork.core.durations import size_text
 from keptwork.core.lifecycles import Change
 from keptwork.errors import BadInput, StoreError
 from keptwork.flows.handover import Picture
-from keptwork.flows.transaction_seat import Seat
+from keptwork.flows.transaction import Seat
 from keptwork.job import JobType
-from keptwork.jobs import breakers, queries_job_steps
+from keptwork.jobs import breakers, queries
 from keptwork.jobs.complete import settle as settled
 from keptwork.jobs.outcome import Raised, Release, described, due_soon, settle
 from keptwork.maintenance.dead_workers import Watchman
-from keptwork.maintenance.periodic_outage import Outage
-from keptwork.maintenance.retention_pruner import Pruner
+from keptwork.maintenance.periodic import Outage
+from keptwork.maintenance.retention import Pruner
 from keptwork.maintenance.runner import Housekeeping, NoHousekeeping
 from keptwork.observability import logs, spans
 from keptwork.process.tool import Tools
@@ -42,7 +42,7 @@ from keptwork.store import Job, JobFilter, NewJob, Store
 from keptwork.store.contract.jobs_list import LEASED
 from keptwork.store.counters import flush, flushing
 from keptwork.store.url import database_url
-from keptwork.workers import process_exit_forks
+from keptwork.workers import process_exit
 from keptwork.workers.artifacts import Shelf
 from keptwork.workers.blocked_loop import Stall
 from keptwork.workers.breaker_check import Gate
@@ -50,20 +50,12 @@ from keptwork.workers.checkpoint_writer import Journal
 from keptwork.workers.claim_loop import Pace
 from keptwork.workers.handler_call import Executor
 from keptwork.workers.handler_timeout import Overrun
-from keptwork.workers.handlers import NONE_OLDER, Handlers, Lifter, Older
-from keptwork.workers.handlers_threads import Threads
-from keptwork.workers.heartbeat import Heartbeat, memory_bytes
-from keptwork.workers.heartbeat_descriptors import Descriptors
-from keptwork.workers.heartbeat_report import Doing, Report
-from keptwork.workers.heartbeat_strain import Strain
+from keptwork.workers.handlers import NONE_OLDER, Handlers, Lifter, Older, Threads
+from keptwork.workers.heartbeat import Descriptors, Doing, Heartbeat, Report, Strain, memory_bytes
 from keptwork.workers.isolation.call import Isolation, check
-from keptwork.workers.lease_renewer import LeaseKeeper, Token
-from keptwork.workers.lease_renewer_pulse import Pulse
-from keptwork.workers.registration import EXHAUSTED, Registration
-from keptwork.workers.registration_orders import Order
-from keptwork.workers.registration_settings import Settings
-from keptwork.workers.shutdown import Departure, terminated
-from keptwork.workers.shutdown_last_resort import end_process
+from keptwork.workers.lease_renewer import LeaseKeeper, Pulse, Token
+from keptwork.workers.registration import EXHAUSTED, Order, Registration, Settings
+from keptwork.workers.shutdown import Departure, end_process, terminated
 from keptwork.workers.slot import Slot
 from keptwork.workers.waits import Desk
 
@@ -166,7 +158,7 @@ class Worker:
         stop_listening = self._store.listen(self._wake)
         failure: Exception | None = None
         try:
-            with process_exit_forks.guarded(self._loop):
+            with process_exit.guarded(self._loop):
                 ended, _ = await asyncio.wait(duties, return_when=asyncio.FIRST_COMPLETED)
             for duty in ended:
                 duty.result()
@@ -552,7 +544,7 @@ class Worker:
         noted, self._overruns = self._overruns, []
         for job, overrun in noted:
             with contextlib.suppress(StoreError):  # it is in the log
-                await queries_job_steps.keep_overrun(self._store, job, overrun.text)
+                await queries.keep_overrun(self._store, job, overrun.text)
 
     async def _apply(
         self, changes: list[Change], told: list[breakers.Report], ended: Job | None

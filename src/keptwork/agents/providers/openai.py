@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 from urllib.parse import urlsplit
 
-from keptwork.agents.budget_rules_prices import most_input_tokens
+from keptwork.agents.budget_rules import most_input_tokens
 from keptwork.agents.conversation import Message, Request, Role, Stop, Usage
 from keptwork.agents.providers.sdk import SdkProvider, key_headers
 from keptwork.agents.providers.streamed_answer import Draft, Malformed

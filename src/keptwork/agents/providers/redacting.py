@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from keptwork.agents.conversation import AgentFailure, Answer, Message, Provider, Request, Tell, ToolUse
-from keptwork.core.secrets_redaction import Redactor, current
+from keptwork.core.secrets import Redactor, current
 
 LONGEST_WORD = 4_000
 """Text without a break that is longer than this is passed on only at the end."""

@@ -8,10 +8,9 @@ import importlib
 from abc import ABC, abstractmethod
 from typing import Any
 
-from keptwork.agents.conversation import Answer, BusinessFailure, Request, SystemFailure, Tell
-from keptwork.agents.conversation_limits import USUAL, Limits
+from keptwork.agents.conversation import USUAL, Answer, BusinessFailure, Limits, Request, SystemFailure, Tell
 from keptwork.agents.providers.streamed_answer import Draft
-from keptwork.core.secrets_key import Key
+from keptwork.core.secrets import Key
 from keptwork.errors import MissingExtra
 from keptwork.outcomes import PermanentError
 
@@ -47,7 +46,7 @@ class SdkProvider(ABC):
         raise fault  # not from the error, which contains the request with its headers
 
     async def _called(self, request: Request, draft: Draft) -> None:
-        from keptwork.agents.providers.failures_connection import http_client
+        from keptwork.agents.providers.failures import http_client
 
         async with http_client(self._limits) as http:
             await self._listen(self._client(self._sdk, http), request, draft)

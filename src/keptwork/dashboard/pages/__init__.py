@@ -7,36 +7,21 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from keptwork.dashboard.pages import (
-    agents,
-    agents_costs,
-    agents_crews,
-    events,
-    flows,
-    flows_one,
-    jobs,
-    jobs_dead_letters,
-    operations_approvals,
-    operations_breakers,
-    operations_schedules,
-    overview,
-    overview_lifecycles,
-    workers,
-)
+from keptwork.dashboard.pages import agents, events, flows, jobs, operations, overview, workers
 
 ROUTERS: tuple[APIRouter, ...] = (
     overview.router,
     flows.router,
-    flows_one.flow_router,
-    operations_approvals.approvals_router,
+    flows.flow_router,
+    operations.approvals_router,
     jobs.router,
-    jobs_dead_letters.dead_letters_router,
+    jobs.dead_letters_router,
     agents.router,
-    agents_crews.crews_router,
+    agents.crews_router,
     workers.router,
-    operations_schedules.schedules_router,
-    operations_breakers.breakers_router,
-    agents_costs.costs_router,
+    operations.schedules_router,
+    operations.breakers_router,
+    agents.costs_router,
     events.router,
-    overview_lifecycles.lifecycles_router,
+    overview.lifecycles_router,
 )

@@ -12,8 +12,7 @@ from keptwork.audit import events as service
 from keptwork.core.lifecycles import LIFECYCLES
 from keptwork.dashboard.page import event_types, pages, render, stream
 from keptwork.http.auth import Reads
-from keptwork.http.dependencies import After, Db, Text
-from keptwork.http.dependencies_cursors import opened, sealed
+from keptwork.http.dependencies import After, Db, Text, opened, sealed
 from keptwork.http.routes.events import LIST, asked_for, shown
 from keptwork.store import Event
 from keptwork.store.contract.operations_search import LONGEST_TEXT

@@ -7,16 +7,15 @@ from typing import Any
 from fastapi import Request
 from starlette.responses import Response
 
-from keptwork.core.ids_entities import states_named
+from keptwork.core.ids import states_named
 from keptwork.core.lifecycles import JOB, WORKER
 from keptwork.dashboard.page import EVERY_2_SECONDS, pages, render, stream
 from keptwork.dashboard.pages.jobs import AT_ONCE, MOST_SHOWN, Chosen, given
 from keptwork.http.auth import Reads
-from keptwork.http.dependencies import After, Db
-from keptwork.http.dependencies_cursors import opened, sealed
+from keptwork.http.dependencies import After, Db, opened, sealed
 from keptwork.http.routes.events import shown
 from keptwork.http.routes.jobs import job
-from keptwork.http.routes.supervision_models import worker
+from keptwork.http.routes.supervision import worker
 from keptwork.jobs.queries import lately
 from keptwork.store.contract.records import WorkerFilter
 from keptwork.store.contract.workers import ALIVE

@@ -6,65 +6,35 @@ Each finding has one file, with its check and its repair by declared moves; a ne
 
 from __future__ import annotations
 
-from keptwork.diagnostics.doctor import (
-    flow_checks_blocked,
-    flow_checks_false_success,
-    flow_checks_finished,
-    flow_checks_given_up,
-    flow_checks_incomplete,
-    flow_checks_leftovers,
-    flow_checks_no_timer,
-    flow_checks_out_of_order,
-    flow_checks_stuck,
-    job_checks_dead_hold,
-    job_checks_open_call,
-    job_checks_orphaned_children,
-    job_checks_orphaned_lease,
-    job_checks_orphaned_shares,
-    job_checks_stuck,
-    job_checks_stuck_breaker,
-    nested_checks_gate_state,
-    nested_checks_lost_crew,
-    nested_checks_lost_flow,
-    nested_checks_no_question,
-    nested_checks_orphan_flow,
-    nested_checks_stray_question,
-    step_checks_failed,
-    step_checks_idle_job,
-    step_checks_lost_job,
-    step_checks_misplaced,
-    step_checks_orphan_element,
-    step_checks_ready,
-    step_checks_stalled_list,
-)
+from keptwork.diagnostics.doctor import flow_checks, job_checks, nested_checks, step_checks
 from keptwork.diagnostics.doctor.finding import FlowCheck, StoreCheck
 
 FIRST_CHECKS: tuple[tuple[FlowCheck, ...], ...] = (
-    (flow_checks_incomplete.INCOMPLETE,),
-    (flow_checks_out_of_order.OUT_OF_ORDER,),
+    (flow_checks.INCOMPLETE,),
+    (flow_checks.OUT_OF_ORDER,),
 )
 """If one of these finds something, the later checks cannot be relied on."""
 
 FLOW_CHECKS: tuple[FlowCheck, ...] = (
-    flow_checks_leftovers.LEFTOVERS,
-    nested_checks_orphan_flow.ORPHAN_FLOW,
-    step_checks_misplaced.MISPLACED,
-    nested_checks_stray_question.STRAY_QUESTION,
-    step_checks_idle_job.IDLE_JOB,
-    step_checks_orphan_element.ORPHAN_ELEMENT,
-    nested_checks_gate_state.GATE_STATE,
-    flow_checks_given_up.GIVEN_UP,
-    step_checks_failed.FAILED_STEP,
-    step_checks_lost_job.LOST_JOB,
-    flow_checks_finished.FINISHED,
-    nested_checks_lost_flow.LOST_FLOW,
-    nested_checks_lost_crew.LOST_CREW,
-    nested_checks_no_question.NO_QUESTION,
-    step_checks_ready.READY,
-    step_checks_stalled_list.STALLED_LIST,
-    flow_checks_no_timer.NO_TIMER,
-    flow_checks_false_success.FALSE_SUCCESS,
-    flow_checks_blocked.BLOCKED,
+    flow_checks.LEFTOVERS,
+    nested_checks.ORPHAN_FLOW,
+    step_checks.MISPLACED,
+    nested_checks.STRAY_QUESTION,
+    step_checks.IDLE_JOB,
+    step_checks.ORPHAN_ELEMENT,
+    nested_checks.GATE_STATE,
+    flow_checks.GIVEN_UP,
+    step_checks.FAILED_STEP,
+    step_checks.LOST_JOB,
+    flow_checks.FINISHED,
+    nested_checks.LOST_FLOW,
+    nested_checks.LOST_CREW,
+    nested_checks.NO_QUESTION,
+    step_checks.READY,
+    step_checks.STALLED_LIST,
+    flow_checks.NO_TIMER,
+    flow_checks.FALSE_SUCCESS,
+    flow_checks.BLOCKED,
 )
 """In the order of their repairs: a finding that blocks the repair of others comes first.
 
@@ -73,18 +43,18 @@ each of these cases, so that every flow that nothing will move is found: no job,
 nested flow.
 """
 
-LAST_CHECKS: tuple[FlowCheck, ...] = (flow_checks_stuck.STUCK,)
+LAST_CHECKS: tuple[FlowCheck, ...] = (flow_checks.STUCK,)
 """Checked only if nothing else is wrong with a flow.
 
 Another finding would explain why the flow does not move.
 """
 
 STORE_CHECKS: tuple[StoreCheck, ...] = (
-    job_checks_stuck_breaker.STUCK_BREAKER,
-    job_checks_dead_hold.DEAD_HOLD,
-    job_checks_orphaned_lease.ORPHANED_LEASE,
-    job_checks_orphaned_children.ORPHANED_CHILDREN,
-    job_checks_orphaned_shares.ORPHANED_SHARES,
-    job_checks_stuck.STUCK_JOB,
-    job_checks_open_call.OPEN_CALL,
+    job_checks.STUCK_BREAKER,
+    job_checks.DEAD_HOLD,
+    job_checks.ORPHANED_LEASE,
+    job_checks.ORPHANED_CHILDREN,
+    job_checks.ORPHANED_SHARES,
+    job_checks.STUCK_JOB,
+    job_checks.OPEN_CALL,
 )

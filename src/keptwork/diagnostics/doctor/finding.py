@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, NamedTuple
 
 from keptwork.core.durations import rfc3339
-from keptwork.core.ids_entities import public_id
+from keptwork.core.ids import public_id
 from keptwork.diagnostics.doctor.flow_facts import Chart, Limits
 from keptwork.flows.transaction import Row, Scene
 from keptwork.store import Store

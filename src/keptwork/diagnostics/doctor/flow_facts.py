@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from keptwork.core.durations import span_us
-from keptwork.core.ids_entities import public_id
+from keptwork.core.ids import public_id
 from keptwork.core.lifecycles import JOB, LIFECYCLES, Verb
 from keptwork.errors import BadInput
 from keptwork.flows.compiled import KINDS, Kind, shape
 from keptwork.flows.inline_batch import worked_on
-from keptwork.flows.plan_phase import Phase, phases
-from keptwork.flows.plan_shape import Shape
+from keptwork.flows.plan import Phase, Shape, phases
 from keptwork.flows.steps.kind import EXECUTED
 from keptwork.flows.transaction import Row
 from keptwork.store import Job

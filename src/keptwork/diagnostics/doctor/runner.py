@@ -14,7 +14,7 @@ from keptwork.errors import KeptworkError, NotFound, StoreError
 from keptwork.flows import commands as flows
 from keptwork.flows.commands import FlowRef
 from keptwork.flows.compiled import KINDS, Kind
-from keptwork.flows.plan_phase import Phase, phases
+from keptwork.flows.plan import Phase, phases
 from keptwork.flows.transaction import Actor, Row, Scene
 from keptwork.store import Store
 from keptwork.store.acknowledged import acknowledged

@@ -12,8 +12,7 @@ from keptwork.flows import expression
 from keptwork.flows.definition import Approval as Asked
 from keptwork.flows.definition import Step
 from keptwork.flows.expression import Look
-from keptwork.flows.plan import filled_step
-from keptwork.flows.plan_phase import Phase
+from keptwork.flows.plan import Phase, filled_step
 from keptwork.flows.transaction import Row, Scene
 from keptwork.store.contract.flows_steps import NewGate
 from keptwork.store.contract.waits_approvals import Approval

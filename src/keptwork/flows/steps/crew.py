@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from keptwork.agents.engine import SHARE_KIND
-from keptwork.core.ids_entities import public_id
+from keptwork.core.ids import public_id
 from keptwork.core.lifecycles import CREW, Verb
 from keptwork.core.lifecycles.crew import COMPLETED
 from keptwork.crews import commands as crews
@@ -15,7 +15,7 @@ from keptwork.crews import engine as crew_moves
 from keptwork.flows import expression
 from keptwork.flows.definition import Crew
 from keptwork.flows.expression import Wrong
-from keptwork.flows.plan_phase import Phase
+from keptwork.flows.plan import Phase
 from keptwork.flows.steps.kind import attempts_of, queue_of, retries_of
 from keptwork.flows.transaction import Actor, Row, Scene, flow_of
 from keptwork.store.contract.checkpoints_blob_service import whole

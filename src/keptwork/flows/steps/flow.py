@@ -11,11 +11,10 @@ from keptwork.core.lifecycles import Verb
 from keptwork.errors import BadInput, NotFound
 from keptwork.flows import create, expression
 from keptwork.flows.compiled import KINDS, Kind, shape_of
-from keptwork.flows.plan import NO_ITEM
-from keptwork.flows.plan_phase import Phase
+from keptwork.flows.plan import NO_ITEM, Phase
 from keptwork.flows.program_output import cut_in
 from keptwork.flows.transaction import Row, Scene, content, flow_of
-from keptwork.flows.validation_inputs import bound
+from keptwork.flows.validation import bound
 from keptwork.store.contract.flows_templates import PREFIX, Template
 
 DEEPEST = 20

@@ -16,8 +16,7 @@ from starlette.responses import Response
 from keptwork import errors
 from keptwork.flows import approvals as service
 from keptwork.http.auth import Approves, Principal, Reads, insist_answerer
-from keptwork.http.dependencies import After, Db, Most, Name, Text, answer, fails, only
-from keptwork.http.dependencies_cursors import opened, sealed
+from keptwork.http.dependencies import After, Db, Most, Name, Text, answer, fails, only, opened, sealed
 from keptwork.http.idempotency import Asked, Does, example
 from keptwork.store import Store
 from keptwork.store.contract import waits_approvals as records

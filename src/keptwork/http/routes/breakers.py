@@ -11,8 +11,7 @@ from starlette.responses import Response
 from keptwork import errors
 from keptwork.core.validation import LONGEST_KEY
 from keptwork.http.auth import Reads, Supervises
-from keptwork.http.dependencies import After, Db, Most, Text, answer, fails
-from keptwork.http.dependencies_cursors import opened, sealed
+from keptwork.http.dependencies import After, Db, Most, Text, answer, fails, opened, sealed
 from keptwork.http.idempotency import Asked, Does, example
 from keptwork.http.routes.events import Moved
 from keptwork.http.routes.events import shown as event_shown

@@ -9,14 +9,13 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from keptwork import errors
+from keptwork.agents import budget_caps
 from keptwork.agents import budget_caps as service
-from keptwork.agents import budget_caps_costs
 from keptwork.core.durations import moment_us
 from keptwork.core.money import micros
 from keptwork.core.validation import LONGEST_KEY
 from keptwork.http.auth import Administers, Reads
-from keptwork.http.dependencies import After, Db, Most, Name, Text, answer, fails, only
-from keptwork.http.dependencies_cursors import opened, sealed
+from keptwork.http.dependencies import After, Db, Most, Name, Text, answer, fails, only, opened, sealed
 from keptwork.http.idempotency import Asked, Does, example
 from keptwork.http.routes.agents import Dollars
 from keptwork.http.routes.events import Moment
@@ -203,16 +202,14 @@ async def cost(
     caller: Reads,
     store: Db,
     by: Annotated[
-        Text, Query(max_length=20, description=f"Grouping of the costs: {', '.join(budget_caps_costs.BY)}.")
+        Text, Query(max_length=20, description=f"Grouping of the costs: {', '.join(budget_caps.BY)}.")
     ] = "model",
     since: Moment = "30d",
 ) -> Response:
     """Show the cost of the tenant's model calls. Costs of other tenants are never included, regardless of the scopes of
     the key."""
     start = moment_us(since or "30d", await store.now())
-    return answer(
-        budget_caps_costs.spent_json(await budget_caps_costs.read(store, caller.tenant_id, by, start, own_only=True))
-    )
+    return answer(budget_caps.spent_json(await budget_caps.read(store, caller.tenant_id, by, start, own_only=True)))
 
 
 def _recapped(raised: service.Raised) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from keptwork import errors
 from keptwork.core.guards import MAX_DEPTH, MAX_WORKERS
-from keptwork.core.ids_entities import public_id, states_named
+from keptwork.core.ids import public_id, states_named
 from keptwork.core.lifecycles import CREW
 from keptwork.core.validation import LARGEST_INT, LONGEST_KEY, LONGEST_NAME
 from keptwork.crews import commands as service
@@ -18,9 +18,7 @@ from keptwork.crews import commands_named_crews
 from keptwork.crews.commands import Inside
 from keptwork.crews.engine import quotas as quotas_of
 from keptwork.http.auth import Adds, Administers, Reads, Writes
-from keptwork.http.dependencies import After, Db, JsonObject, Most, Text, answer, fails, only
-from keptwork.http.dependencies_cursors import opened, sealed
-from keptwork.http.dependencies_trace import Trace
+from keptwork.http.dependencies import After, Db, JsonObject, Most, Text, Trace, answer, fails, only, opened, sealed
 from keptwork.http.idempotency import Asked, Does, Reason, example
 from keptwork.http.routes.jobs import Seconds, States
 from keptwork.store import Store

@@ -15,12 +15,11 @@ from pydantic import BaseModel
 from starlette.responses import Response, StreamingResponse
 
 from keptwork import errors
-from keptwork.audit import events as service
+from keptwork.audit import events, verify
 from keptwork.core.durations import moment_us
-from keptwork.core.ids_entities import lifecycle_named, resolve
-from keptwork.http.auth import Reads, lasting, still_good
-from keptwork.http.dependencies import After, Db, Most, Name, Search, answer, fails, only
-from keptwork.http.dependencies_cursors import LONGEST, opened, sealed
+from keptwork.core.ids import lifecycle_named, resolve
+from keptwork.http.auth import Administers, Reads, lasting, still_good
+from keptwork.http.dependencies import LONGEST, After, Db, Most, Name, Search, answer, fails, only, opened, sealed
 from keptwork.store import Event, EventFilter, Store
 
 router = APIRouter(prefix="/api/events", tags=["events"])
@@ -86,7 +85,7 @@ async def listing(
     """List the events of the tenant, oldest first. Continuing at `next` misses no event and repeats none."""
     wanted = await asked_for(store, caller.tenant_id, entity, id, type, correlation_id, since, until)
     place = opened(LIST, after)
-    page = await service.page(store, wanted, after=place, limit=limit, newest_first=newest_first, text=text)
+    page = await events.page(store, wanted, after=place, limit=limit, newest_first=newest_first, text=text)
     return answer({"events": [shown(one) for one in page.events], "next": sealed(LIST, page.next)})
 
 
@@ -175,7 +174,7 @@ def frame(event: Event) -> str:
 
 def shown(event: Event) -> dict[str, Any]:
     """Return an event as JSON data."""
-    return only(Moved, {**service.as_json(event), "cursor": sealed(LIST, event.cursor)})
+    return only(Moved, {**events.as_json(event), "cursor": sealed(LIST, event.cursor)})
 
 
 async def asked_for(
@@ -203,3 +202,29 @@ async def asked_for(
         since=moment_us(since, now) if since else None,
         until=moment_us(until, now) if until else None,
     )
+
+
+# The route that exports the event log of a tenant: every event as a line of JSON, in commit order.
+
+
+audit_router = APIRouter(prefix="/api/audit", tags=["audit"])
+
+LINES = "application/x-ndjson"
+
+
+@audit_router.get(
+    "/export",
+    response_class=StreamingResponse,
+    responses={200: {"content": {LINES: {}}}, **fails(errors.BadCursor)},
+)
+async def export(caller: Administers, store: Db, after: After = None) -> Response:
+    """Export all events of the tenant, or those after a cursor, as lines of JSON. Each line has a cursor at which a
+    later export, or an interrupted one, can continue."""
+    wanted, place = EventFilter(tenant_id=caller.tenant_id), opened(LIST, after)
+    await store.events(wanted, after=place, limit=1)  # reject an invalid cursor before the response starts
+    return StreamingResponse(_lines(store, wanted, place), media_type=LINES)
+
+
+async def _lines(store: Store, wanted: EventFilter, after: str | None) -> AsyncIterator[str]:
+    async for page in verify.pages(store, wanted, after):
+        yield "".join(f"{json.dumps(shown(event))}\n" for event in page)

@@ -6,34 +6,196 @@ from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Body, Query
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from keptwork import errors
 from keptwork.audit import events
 from keptwork.core.durations import moment_us
+from keptwork.core.validation import LONGEST_KEY, LONGEST_NAME
 from keptwork.errors import BadInput
 from keptwork.flows import commands as flows
-from keptwork.flows import definition, live_view_flow_progress, start
+from keptwork.flows import definition, live_view, start
 from keptwork.flows import queries as stories
 from keptwork.flows.commands import FlowRef
 from keptwork.flows.compiled import Kind
 from keptwork.flows.transaction import Actor
 from keptwork.http.auth import Principal, Reads, Writes
-from keptwork.http.dependencies import After, Db, Most, Name, Search, answer, fails, only
-from keptwork.http.dependencies_cursors import opened, sealed
-from keptwork.http.idempotency import Does, Reason
+from keptwork.http.dependencies import (
+    After,
+    Db,
+    JsonObject,
+    Most,
+    Name,
+    Search,
+    Text,
+    answer,
+    fails,
+    only,
+    opened,
+    sealed,
+)
+from keptwork.http.idempotency import Asked, Does, Reason, example
 from keptwork.http.routes import approvals
+from keptwork.http.routes.approvals import Approval
 from keptwork.http.routes.events import LIST as EVENTS
-from keptwork.http.routes.events import Events, Moment
+from keptwork.http.routes.events import Events, Moment, Moved
 from keptwork.http.routes.events import shown as event_shown
-from keptwork.http.routes.flows_models import CostOfFlow, Flow, FlowProgress, NewFlow, Start
+from keptwork.http.routes.jobs import Progress as Said
 from keptwork.http.routes.jobs import States
-from keptwork.http.routes.steps import Steps, own_step, step_page
+from keptwork.http.routes.steps import OwnStep, Steps, own_step, step_page
 from keptwork.http.routes.webhooks import Webhooks, webhook_page
 from keptwork.http.submitted_flows import Definitions
 from keptwork.store import Store
 from keptwork.store.contract.flows_steps import FlowFilter
+
+# Models of runs and workstreams, and of requests to start one.
+
+
+MOST_INPUTS = 1_000
+LONGEST_URL = 2_000
+
+
+class Flow(BaseModel):
+    """A flow, as in lists."""
+
+    id: str
+    kind: str
+    state: str
+    status: str
+    name: str
+    key: str | None
+    inputs: dict[str, Any]
+    error: str | None
+    reason: str | None
+    correlation_id: str | None
+    trace_id: str | None
+    seq: int
+    created_at: str
+    updated_at: str
+    started_at: str | None
+    completed_at: str | None
+    held_at: str | None
+    wake_at: str | None
+
+
+class StartedFlow(Flow):
+    """The flow. `created` is false if the key was used before: the flow is then the existing one."""
+
+    created: bool
+
+
+class Version(BaseModel):
+    """The version of a definition that a flow uses."""
+
+    id: str
+    version: int
+
+
+class WholeFlow(Flow):
+    """A flow with all of its details. `inside_of` is the flow of which it is a step."""
+
+    template: Version | None
+    cost_micros: int
+    lost_calls: int
+    lost_micros: int
+    steps: list[OwnStep]
+    questions: list[Approval]
+    inside_of: str | None
+    events: list[Moved]
+
+
+class CostOfStep(BaseModel):
+    """The cost of one step."""
+
+    id: str
+    name: str
+    cost_micros: int
+    cost_usd: str
+    lost_calls: int
+    lost_micros: int
+    reserved_micros: int
+
+
+class CostOfFlow(BaseModel):
+    """The cost of model calls by the ledger, in total and by step. Steps without calls are left out. Lost calls count
+    at their maximum cost; calls in flight are only reserved."""
+
+    id: str
+    cost_micros: int
+    cost_usd: str
+    lost_calls: int
+    lost_micros: int
+    reserved_micros: int
+    steps: list[CostOfStep]
+
+
+class RunningStep(BaseModel):
+    """A running step, its start time, and the progress that it reported last."""
+
+    id: str
+    name: str
+    started_at: str | None
+    said: Said | None
+
+
+class FlowProgress(BaseModel):
+    """The progress of a flow. `now` has the running steps, or the first of very many. The remaining time is an estimate
+    from earlier flows of the same name, given enough workers; null without earlier flows."""
+
+    total: int
+    done: int
+    running: int
+    waiting: int
+    failed: int
+    cancelled: int
+    now: list[RunningStep]
+    elapsed_seconds: float
+    expected_left_seconds: float | None
+
+
+class Webhook(BaseModel):
+    """The URL that receives a message when a flow ends, and the name of the secret that signs it."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    url: Text = Field(max_length=LONGEST_URL)
+    secret_env: Text | None = Field(default=None, max_length=LONGEST_NAME)
+
+
+class Start(Asked):
+    """A request to start a flow."""
+
+    model_config = example(inputs={"version": "1.2"}, key="release-1.2")
+
+    inputs: JsonObject = Field(default_factory=dict, max_length=MOST_INPUTS)
+    key: Text | None = Field(
+        default=None,
+        min_length=1,
+        max_length=LONGEST_KEY,
+        description="Unique key: one flow per key, without expiry. A different flow is rejected.",
+    )
+    hold: bool = Field(default=False, description="Start no step until the hold is lifted.")
+    webhook: Webhook | None = None
+    queue: Text | None = Field(
+        default=None, min_length=1, max_length=LONGEST_NAME, description="Queue of steps that name none."
+    )
+    reason: Text | None = Field(default=None, max_length=1_000, description="Reason, recorded in the event log.")
+
+
+class NewFlow(Start):
+    """A flow to start, from a template or from a definition."""
+
+    template: Text | None = Field(
+        default=None,
+        min_length=1,
+        max_length=LONGEST_KEY,
+        description="Template name for the newest version, or the ID of a version.",
+    )
+    definition: JsonObject | None = Field(
+        default=None, description="The content of a flow file. Steps that define programs need more rights."
+    )
+
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 
@@ -172,8 +334,8 @@ def add_common(router: APIRouter, kind: Kind, lists: type[BaseModel], listed: ty
     @router.get("/{id}/progress", response_model=FlowProgress, responses=fails(errors.NotFound))
     @told(f"Show the progress of a {kind.name}, with an estimate of the remaining time.")
     async def progress(id: str, caller: Reads, store: Db) -> Response:
-        found = await live_view_flow_progress.read(store, await stories.find(store, kind, caller.tenant_id, id))
-        return answer(live_view_flow_progress.as_json(found))
+        found = await live_view.read(store, await stories.find(store, kind, caller.tenant_id, id))
+        return answer(live_view.as_json(found))
 
     @router.get("/{id}/cost", response_model=CostOfFlow, responses=fails(errors.NotFound))
     @told(f"Show the cost of a {kind.name}, in total and by step.")

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import json
 from typing import Annotated, Any
+from urllib.parse import quote
 
-from fastapi import APIRouter, Body, Query
+from fastapi import APIRouter, Body, Path, Query
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from keptwork import errors
 from keptwork.core.durations import LONGEST_US, moment_us
-from keptwork.core.ids_entities import public_id
+from keptwork.core.ids import public_id
 from keptwork.core.lifecycles import JOB
 from keptwork.core.validation import LARGEST_INT, LONGEST_KEY, LONGEST_NAME
 from keptwork.http.auth import Adds, Reads, Writes
-from keptwork.http.dependencies import After, Db, Most, Name, Search, Text, answer, fails, only
-from keptwork.http.dependencies_cursors import opened, sealed
-from keptwork.http.dependencies_trace import Trace
+from keptwork.http.dependencies import After, Db, Most, Name, Search, Text, Trace, answer, fails, only, opened, sealed
 from keptwork.http.idempotency import Asked, Does, example
 from keptwork.http.routes.events import Moment, Moved, shown
-from keptwork.jobs import queries as service
-from keptwork.jobs import queries_job_steps, results_artifacts
+from keptwork.jobs import commands_signals, queries, results_artifacts
+from keptwork.jobs import queries as jobs
 from keptwork.store import JobFilter, Store
 
 router = APIRouter(prefix="/api/jobs", tags=["jobs"])
@@ -189,11 +188,11 @@ async def listing(
     """List jobs, newest first, without payloads and results. Select by the time of creation (`since`, `until`) or of
     the end (`ended_since`, `ended_before`)."""
     times = {"made_since": since, "made_before": until, "ended_since": ended_since, "ended_before": ended_before}
-    states, now = service.states_named(state or []), await store.now() if any(times.values()) else 0
+    states, now = jobs.states_named(state or []), await store.now() if any(times.values()) else 0
     moments: dict[str, Any] = {name: moment_us(said, now) for name, said in times.items() if said}
     wanted = JobFilter(caller.tenant_id, states, queue, kind, correlation_id, **moments)
     order, place = not oldest_first, opened(LIST, after)
-    page = await service.page(store, wanted, after=place, limit=limit, newest_first=order, text=text)
+    page = await jobs.page(store, wanted, after=place, limit=limit, newest_first=order, text=text)
     return answer({"jobs": [job(row) for row in page.jobs], "next": sealed(LIST, page.next)})
 
 
@@ -203,7 +202,7 @@ async def enqueue(asked: NewJob, caller: Adds, does: Does, trace: Trace) -> Resp
 
     async def work(store: Store) -> dict[str, Any]:
         before = 0 if asked.key is None else await store.now()  # a job without a key is always new
-        key = await service.enqueue(
+        key = await jobs.enqueue(
             store,
             caller.tenant_id,
             asked.kind,
@@ -217,7 +216,7 @@ async def enqueue(asked: NewJob, caller: Adds, does: Does, trace: Trace) -> Resp
             trace_id=trace,
             actor=caller.actor,
         )
-        row = await service.find(store, caller.tenant_id, public_id(JOB.name, key))
+        row = await jobs.find(store, caller.tenant_id, public_id(JOB.name, key))
         return {"job": job(row), "created": row["created_at"] >= before}
 
     return await does(asked, work, status=201)
@@ -226,7 +225,7 @@ async def enqueue(asked: NewJob, caller: Adds, does: Does, trace: Trace) -> Resp
 @router.get("/{id}", response_model=WholeJob, responses=fails(errors.NotFound))
 async def show(id: str, caller: Reads, store: Db) -> Response:
     """Show one job: its payload, result, steps, and history."""
-    return answer(whole(await service.show(store, caller.tenant_id, id)))
+    return answer(whole(await jobs.show(store, caller.tenant_id, id)))
 
 
 @router.post(
@@ -239,8 +238,8 @@ async def cancel(id: str, caller: Writes, does: Does, asked: Annotated[Cancel | 
     how = asked or Cancel()
 
     async def work(store: Store) -> dict[str, Any]:
-        done = await service.cancel(store, caller.tenant_id, id, hard=how.hard, reason=how.reason, actor=caller.actor)
-        return {"outcome": done.replace(" ", "_"), "job": job(await service.find(store, caller.tenant_id, id))}
+        done = await jobs.cancel(store, caller.tenant_id, id, hard=how.hard, reason=how.reason, actor=caller.actor)
+        return {"outcome": done.replace(" ", "_"), "job": job(await jobs.find(store, caller.tenant_id, id))}
 
     return await does(how, work)
 
@@ -259,28 +258,96 @@ async def retry(id: str, caller: Adds, does: Does, asked: Annotated[Retry | None
     payload = None if how.payload is None else json.dumps(how.payload)
 
     async def work(store: Store) -> dict[str, Any]:
-        new = await service.retry(store, caller.tenant_id, id, payload=payload, again=how.again, actor=caller.actor)
-        return {"old": public_id(JOB.name, service.key_of(id)), "new": public_id(JOB.name, new)}
+        new = await jobs.retry(store, caller.tenant_id, id, payload=payload, again=how.again, actor=caller.actor)
+        return {"old": public_id(JOB.name, jobs.key_of(id)), "new": public_id(JOB.name, new)}
 
     return await does(how, work, status=201)
 
 
-def job(row: service.Row) -> dict[str, Any]:
+def job(row: jobs.Row) -> dict[str, Any]:
     """Return a job as lists show it."""
-    return only(Job, service.as_json(row))
+    return only(Job, jobs.as_json(row))
 
 
-def whole(story: service.Story) -> dict[str, Any]:
+def whole(story: jobs.Story) -> dict[str, Any]:
     """Return a job with all of its details."""
-    told = service.as_json(story.job)
+    told = jobs.as_json(story.job)
     return {
         **only(Job, told),
         "payload": told["payload"],
         "result": told["result"],
-        "waits_for": service.waits_for(story.job),
-        "progress": queries_job_steps.said_as_json(story.progress),
-        "steps": [only(Checkpoint, queries_job_steps.step_json(one)) for one in story.steps],
+        "waits_for": jobs.waits_for(story.job),
+        "progress": queries.said_as_json(story.progress),
+        "steps": [only(Checkpoint, queries.step_json(one)) for one in story.steps],
         "artifacts": [only(Artifact, results_artifacts.as_json(kept)) for kept in story.artifacts],
         "redriven_as": [public_id(JOB.name, key) for key in story.redriven_as],
         "events": [shown(event) for event in story.events],
     }
+
+
+# Routes of artifacts, the files that jobs store with their results.
+
+
+artifacts_router = APIRouter(prefix="/api/jobs/{id}/artifacts", tags=["jobs"])
+
+ANYTHING = "*/*"
+"""The media type that the handler declared."""
+
+ArtifactName = Annotated[str, Path(min_length=1, max_length=results_artifacts.LONGEST_NAME)]
+
+
+@artifacts_router.get(
+    "/{name}",
+    response_class=Response,
+    responses={200: {"content": {ANYTHING: {}}}, **fails(errors.NotFound)},
+)
+async def artifact(id: str, name: ArtifactName, caller: Reads, store: Db) -> Response:
+    """Return the content of an artifact, byte for byte. Browsers save it and do not show it."""
+    found, kept = await results_artifacts.content(store, caller.tenant_id, id, name)
+    headers = {"Content-Disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}"}
+    return Response(kept, 200, {**headers, "Content-Type": found.media_type, "ETag": f'"{found.hash}"'})
+
+
+# The route that sends signals to waiting jobs.
+
+
+signals_router = APIRouter(prefix="/api/signals", tags=["signals"])
+
+
+class NewSignal(Asked):
+    """A signal for the jobs that wait for it now or within a week."""
+
+    model_config = example(name="paid", payload={"order": 17}, key="order-17-paid")
+
+    name: str = Field(min_length=1, max_length=LONGEST_NAME)
+    payload: Any = Field(default=None, description="Payload of the signal.")
+    job: str | None = Field(default=None, max_length=LONGEST_KEY, description="Only for this job.")
+    key: str | None = Field(
+        default=None, min_length=1, max_length=LONGEST_KEY, description="Unique key: a repeated key sends nothing."
+    )
+
+
+class Sent(BaseModel):
+    """The outcome: whether the signal was sent, or was sent before with its key, and how many jobs resume (`woken`)."""
+
+    name: str
+    sent: bool
+    woken: int
+
+
+@signals_router.post(
+    "",
+    status_code=201,
+    response_model=Sent,
+    responses=fails(errors.NotFound, errors.KeyReused, errors.RequestInFlight),
+)
+async def send(asked: NewSignal, caller: Writes, does: Does) -> Response:
+    """Send a signal to the jobs that wait for it."""
+
+    async def work(store: Store) -> dict[str, Any]:
+        sent = await commands_signals.send(
+            store, caller.tenant_id, asked.name, asked.payload, job=asked.job, key=asked.key
+        )
+        return {"name": asked.name, "sent": sent.new, "woken": sent.woken}
+
+    return await does(asked, work, status=201)

@@ -17,8 +17,7 @@ from keptwork.access import tenants
 from keptwork.access.scopes import KNOWN_SCOPES, MOST_SCOPES
 from keptwork.core.validation import LONGEST_KEY
 from keptwork.http.auth import Administers, Reads
-from keptwork.http.dependencies import After, Db, Most, Text, answer, fails
-from keptwork.http.dependencies_cursors import opened, sealed
+from keptwork.http.dependencies import After, Db, Most, Text, answer, fails, opened, sealed
 from keptwork.http.idempotency import Asked, Does, example
 from keptwork.store import Store
 

@@ -11,9 +11,9 @@ from starlette.responses import Response
 from keptwork import errors
 from keptwork.core.validation import LONGEST_NAME
 from keptwork.http.auth import Reads, Supervises
-from keptwork.http.dependencies import Db, Text, answer, fails
+from keptwork.http.dependencies import After, Db, Most, Text, answer, fails, opened, sealed
 from keptwork.http.idempotency import Asked, Does
-from keptwork.jobs import limits_queues as service
+from keptwork.jobs import limits as service
 from keptwork.store import Store
 
 router = APIRouter(prefix="/api/queues", tags=["queues"])
@@ -70,3 +70,39 @@ async def resume(name: QueueName, caller: Supervises, does: Does, asked: Asked |
         return {"name": name, "paused": False, "changed": before.paused_at is not None}
 
     return await does(asked or Asked(), work)
+
+
+# The route that lists the limits of jobs and queues.
+
+
+limits_router = APIRouter(prefix="/api/limits", tags=["limits"])
+
+LIST = "limits"
+
+
+class Limit(BaseModel):
+    """A limit: its maximum and rate, the running and waiting jobs, and when the next job can start. The scope `all
+    tenants` counts the jobs of all tenants."""
+
+    key: str
+    scope: str
+    most: int | None
+    rate: int | None
+    window_us: int | None
+    running: int
+    waiting: int
+    next_at: str | None
+
+
+class Limits(BaseModel):
+    """A page of limits, and the cursor of the next page."""
+
+    limits: list[Limit]
+    next: str | None
+
+
+@limits_router.get("", response_model=Limits, responses=fails(errors.BadCursor), name="listing")
+async def list_limits(caller: Reads, store: Db, after: After = None, limit: Most = 50) -> Response:
+    """List the declared limits, and the running and waiting jobs of this tenant."""
+    page = await service.page(store, caller.tenant_id, after=opened(LIST, after), limit=limit)
+    return answer({"limits": [service.as_json(one) for one in page.limits], "next": sealed(LIST, page.next)})

@@ -22,8 +22,7 @@ from keptwork.http.auth import Supervises
 from keptwork.http.dependencies import Db, Text, answer, fails, only
 from keptwork.http.idempotency import Asked, Does, example
 from keptwork.http.routes.claimed_jobs import Lease, us
-from keptwork.http.routes.jobs import Artifact, Seconds
-from keptwork.http.routes.jobs_artifacts import ArtifactName
+from keptwork.http.routes.jobs import Artifact, ArtifactName, Seconds
 from keptwork.jobs import results_artifacts
 from keptwork.jobs.outcome import Release, Suspend
 from keptwork.outcomes import Cancel, Snooze

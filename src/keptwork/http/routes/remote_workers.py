@@ -24,12 +24,12 @@ from keptwork.http.dependencies import Db, Text, answer, fails
 from keptwork.http.idempotency import Asked, Does, KeyGiven, example
 from keptwork.http.routes.claimed_jobs import GivenJob, Lease, given, us
 from keptwork.http.routes.remote_jobs import Epoch, JobId, Outcome, Settled, outcome_said
-from keptwork.http.routes.supervision_models import Ending, NewWorker, Served, Worker, add_reads, worker
+from keptwork.http.routes.supervision import Ending, NewWorker, Served, Worker, add_reads, worker
 from keptwork.jobs.outcome import plain
 from keptwork.store import Store
+from keptwork.workers import commands as commands_enrolment
 from keptwork.workers import commands as service
-from keptwork.workers import commands_enrolment
-from keptwork.workers.registration_orders import Order
+from keptwork.workers.registration import Order
 from keptwork.workers.remote import claims as remote_claims
 from keptwork.workers.remote import reports as remote_reports
 

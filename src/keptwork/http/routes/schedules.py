@@ -9,15 +9,14 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from keptwork import errors
-from keptwork.core.ids_entities import public_id
+from keptwork.core.ids import public_id
 from keptwork.core.lifecycles import JOB
 from keptwork.core.schedule_rules import LONGEST_EXPRESSION, Rule
 from keptwork.core.validation import LONGEST_KEY, LONGEST_NAME
 from keptwork.http.auth import Adds, Reads, Writes
-from keptwork.http.dependencies import After, Db, JsonObject, Most, Text, answer, fails
-from keptwork.http.dependencies_cursors import opened, sealed
+from keptwork.http.dependencies import After, Db, JsonObject, Most, Text, answer, fails, opened, sealed
 from keptwork.http.idempotency import Asked, Does, example
-from keptwork.http.routes.flows_models import MOST_INPUTS
+from keptwork.http.routes.flows import MOST_INPUTS
 from keptwork.http.routes.jobs import Seconds
 from keptwork.jobs import schedules as service
 from keptwork.store import Store

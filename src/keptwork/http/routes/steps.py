@@ -12,14 +12,13 @@ from starlette.responses import Response
 
 from keptwork import errors
 from keptwork.core.validation import LONGEST_KEY
-from keptwork.flows import approvals_gate_answers
+from keptwork.flows import approvals
 from keptwork.flows import commands as flows
 from keptwork.flows import queries as stories
 from keptwork.flows.commands import FlowRef
 from keptwork.flows.transaction import Actor, Row
 from keptwork.http.auth import Principal, Reads, Writes, insist_answerer
-from keptwork.http.dependencies import After, Db, Most, answer, fails, only
-from keptwork.http.dependencies_cursors import opened, sealed
+from keptwork.http.dependencies import After, Db, Most, answer, fails, only, opened, sealed
 from keptwork.http.idempotency import Does, Reason
 from keptwork.store import Store
 from keptwork.store.contract.budgets import Cost
@@ -132,7 +131,7 @@ async def _mend(
     async def work(store: Store) -> dict[str, Any]:
         row = await stories.find_step(store, caller.tenant_id, id)
         if gates:
-            await approvals_gate_answers.insist_on_gate(store, row, partial(insist_answerer, caller))
+            await approvals.insist_on_gate(store, row, partial(insist_answerer, caller))
         await deed(store, row, Actor(caller.actor, asked.reason))
         (now,) = await store.steps_by_key([row["id"]])
         flow = await flows.row_of(store, FlowRef(flows.kind_of(now), now["flow_id"]))

@@ -10,8 +10,7 @@ from starlette.responses import Response
 
 from keptwork import errors
 from keptwork.http.auth import Reads, Writes
-from keptwork.http.dependencies import After, Db, Most, Name, answer, fails
-from keptwork.http.dependencies_cursors import opened, sealed
+from keptwork.http.dependencies import After, Db, Most, Name, answer, fails, opened, sealed
 from keptwork.http.idempotency import Asked, Does
 from keptwork.store import Store
 from keptwork.webhooks import outbox as service

@@ -351,7 +351,7 @@ class QueueSummary(NamedTuple):
 
 
 class Tenant(NamedTuple):
-    """An owner of work. `limits` is JSON, see `access/scopes_allowance.py`."""
+    """An owner of work. `limits` is JSON, see `access/scopes.py`."""
 
     id: int
     name: str

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from keptwork.context import Context
-from keptwork.core.durations_sizes import size_text
+from keptwork.core.durations import size_text
 from keptwork.core.function_ref import is_found
 from keptwork.errors import BadInput
 from keptwork.job import JobType
@@ -20,8 +20,7 @@ from keptwork.process.pool import CageLost, Cages, Ending, Longest, Talk
 from keptwork.process.resource_limits import Limits
 from keptwork.store import Job
 from keptwork.store.contract.records import JOB_COLUMNS
-from keptwork.workers.isolation.rpc import LARGEST_WISH, granted
-from keptwork.workers.isolation.rpc_answers import LARGEST_ANSWER, decoded
+from keptwork.workers.isolation.rpc import LARGEST_ANSWER, LARGEST_WISH, decoded, granted
 
 PROGRAM = "keptwork.workers.isolation.handler_process"
 

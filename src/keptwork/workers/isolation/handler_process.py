@@ -19,14 +19,12 @@ from typing import Any, NoReturn
 from keptwork.context import Context
 from keptwork.core.function_ref import Target, load, unwrapped
 from keptwork.jobs.outcome import Raised
-from keptwork.observability import logs, spans_trace_context
+from keptwork.observability import logs, spans
 from keptwork.process.frames import HEADER, receive
 from keptwork.process.resource_limits import use_reserve
 from keptwork.store import Job
-from keptwork.workers.isolation.rpc import Line
-from keptwork.workers.isolation.rpc_answers import encoded
-from keptwork.workers.isolation.rpc_distance import DistantJournal, DistantShelf
-from keptwork.workers.process_exit_forks import end_child
+from keptwork.workers.isolation.rpc import DistantJournal, DistantShelf, Line, encoded
+from keptwork.workers.process_exit import end_child
 from keptwork.workers.steps import Steps, said_by
 
 Function = Callable[..., Any]
@@ -89,7 +87,7 @@ def run(what: Any, talk: socket.socket) -> None:
 def _log_as_its_worker_does(job: Job) -> None:
     logs.job.set(job)
     logs.worker.set(job.owner)
-    spans_trace_context.ambient.set(job.trace_id)
+    spans.ambient.set(job.trace_id)
     logs.like_parent()
 
 

@@ -30,10 +30,10 @@ from keptwork.store.contract.checkpoints import Save
 from keptwork.store.contract.checkpoints_blob_service import content_of
 from keptwork.store.contract.records import JOB_COLUMNS
 from keptwork.workers import commands as workers
-from keptwork.workers.checkpoint_writer_progress import KEPT_US, report
+from keptwork.workers.checkpoint_writer import KEPT_US, report
 from keptwork.workers.heartbeat import KEPT_US as DOING_KEPT_US
 from keptwork.workers.heartbeat import KIND as HEARTBEAT
-from keptwork.workers.registration_orders import Order, understood
+from keptwork.workers.registration import Order, understood
 
 HELD = (ASSIGNED.name, RUNNING.name)
 _SEEN = ("id", "tenant_id", "state", "epoch", "owner", "lease_until", "cancel_requested_at")

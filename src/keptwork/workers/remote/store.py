@@ -22,14 +22,14 @@ from keptwork.client.wire import Wire, segment
 from keptwork.core import ids
 from keptwork.core.durations import moment_us
 from keptwork.core.lifecycles import JOB, WORKER, Change, Lifecycle, Verb
-from keptwork.core.secrets_key import Key
+from keptwork.core.secrets import Key
 from keptwork.errors import KeptworkError, LeaseLost, NeedsDatabase, ServerAway, ServerRefuses, StoreError
 from keptwork.outcomes import PermanentError
 from keptwork.store import Artifact, Blob, Job
 from keptwork.store.contract.checkpoints import Checkpoint, Report, Save
 from keptwork.store.contract.records import Held, Standing
 from keptwork.store.counters import Tally
-from keptwork.workers.registration_orders import Order
+from keptwork.workers.registration import Order
 from keptwork.workers.remote.outcomes import LARGEST_BODY, MOST_AT_ONCE, Document, compact, parts
 
 WAIT_SECONDS = 20.0

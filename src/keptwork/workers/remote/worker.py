@@ -22,8 +22,8 @@ from keptwork.job import JobType
 from keptwork.outcomes import PermanentError, ValidationError
 from keptwork.store import Store
 from keptwork.workers.handlers import Older
-from keptwork.workers.inline_runner_called import called, output_of
-from keptwork.workers.registration_settings import Settings
+from keptwork.workers.inline_runner import called, output_of
+from keptwork.workers.registration import Settings
 from keptwork.workers.remote.store import WAIT_SECONDS, Hand, RemoteStore
 from keptwork.workers.worker import Worker
 
