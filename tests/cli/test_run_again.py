@@ -52,11 +52,11 @@ def test_a_key_that_has_made_a_flow_is_refused_with_other_inputs_and_for_a_chang
     assert "before, by another definition of f; use a new key" in changed.stderr
 
 
-def test_flow_inside_that_awaits_an_operator_does_not_keep_the_command(here: Stage) -> None:
-    here.write("inner.yaml", FAILS, abandon_after="1h")
-    left = here.run(str(here.write("f.yaml", {"id": "inner", "flow": "inner.yaml"})))
+def test_flow_inside_that_awaits_an_operator_does_not_keep_the_command(stage: Stage) -> None:
+    stage.write("inner.yaml", FAILS, abandon_after="1h")
+    left = stage.run(str(stage.write("f.yaml", {"id": "inner", "flow": "inner.yaml"})))
     assert (left.returncode, "f is not done yet" in left.stdout) == (1, True)
-    again = here.run("--resume", flow_id(left.stderr))
+    again = stage.run("--resume", flow_id(left.stderr))
     assert (again.returncode, "f is not done yet" in again.stdout) == (1, True)
 
 
