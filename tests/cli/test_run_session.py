@@ -43,6 +43,7 @@ async def test_a_step_that_ends_just_before_its_flow_is_told_too(sqlite_url: str
     assert told.getvalue().count("a succeeded in") == told.getvalue().count("b succeeded in") == 1
 
 
+@pytest.mark.acceptance
 async def test_stop_that_comes_while_the_worker_starts_ends_it(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

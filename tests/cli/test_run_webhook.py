@@ -53,6 +53,7 @@ def test_who_could_not_be_told_yet_is_named_and_the_flow_has_succeeded_all_the_s
     assert "token" not in done.stdout + done.stderr
 
 
+@pytest.mark.acceptance
 def test_a_webhook_that_does_not_answer_holds_the_command_up_for_a_bounded_time(
     here: Stage, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

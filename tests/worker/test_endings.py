@@ -321,6 +321,7 @@ DEATHS = {
 GOES_ON_SECONDS = 2.0
 
 
+@pytest.mark.acceptance
 @pytest.mark.parametrize("guard", [True, False])
 @pytest.mark.parametrize("ending", DEATHS)
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -366,6 +367,7 @@ def until_started_again(said: IO[str]) -> str:
     return "".join(lines)
 
 
+@pytest.mark.acceptance
 @pytest.mark.skipif(sys.platform != "linux", reason="needs the parent-death signal of Linux")
 @pytest.mark.parametrize(
     ("kind", "broken", "is_back", "is_blamed"),

@@ -363,6 +363,7 @@ async def test_an_isolated_handler_has_more_steps_than_one_reply_holds(app: Kept
     assert len(await kept(app, job.key)) == 450
 
 
+@pytest.mark.acceptance
 async def test_the_worker_trusts_nothing_that_an_isolated_process_asks_for(sqlite_url: str) -> None:
     async with Keptwork(sqlite_url) as app:
         forges = app.job(isolation="process")(step_jobs.forges)
