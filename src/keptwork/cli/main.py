@@ -70,59 +70,47 @@ def _group(name: str, entry: Entry, noun: typer.Typer) -> TyperGroup:
 COMMANDS = {
     "run": Entry("keptwork.cli.run:run", "Run a flow file and show the result."),
     "agent": Entry("keptwork.cli.agent:agent", "Run an agent task and show its answer and cost."),
-    "demo": Entry("keptwork.cli.demo:demo", "Run example jobs through their lifecycle and show the event log."),
+    "demo": Entry("keptwork.cli.demo:demo", "Run example jobs and show the event log."),
     "work": Entry("keptwork.cli.work:work", "Run the jobs of an application in this process."),
     "serve": Entry("keptwork.cli.serve:serve", "Serve the HTTP API over a database."),
-    "dev": Entry("keptwork.cli.serve:dev", "Serve the HTTP API and run jobs in one process, for development."),
-    "supervise": Entry(
-        "keptwork.cli.workers:supervise", "Run several workers of an application and replace those that die."
-    ),
+    "dev": Entry("keptwork.cli.serve:dev", "Serve the API and run jobs in one process, for development."),
+    "supervise": Entry("keptwork.cli.workers:supervise", "Run several workers and replace those that die."),
     "workers": Entry("keptwork.cli.workers:app", "List, show, pause, resume, drain, and terminate workers."),
     "jobs": Entry("keptwork.cli.jobs:app", "Enqueue, list, show, cancel, rerun, and wait for jobs."),
     "crews": Entry("keptwork.cli.crews:app", "Submit, list, show, and cancel crews, and set quotas."),
     "approvals": Entry("keptwork.cli.approvals:app", "List, show, approve, and reject approval requests."),
     "webhooks": Entry("keptwork.cli.webhooks:app", "List, show, and resend webhook deliveries."),
-    "why": Entry(
-        "keptwork.cli.doctor:why", "Show why a job, crew, step, or flow is waiting, and when it can continue."
-    ),
+    "why": Entry("keptwork.cli.doctor:why", "Show why something is waiting, and when it can continue."),
     "runs": Entry("keptwork.cli.flows:app", "List, show, approve, reject, cancel, hold, and release runs."),
     "workstreams": Entry(
         "keptwork.cli.flows:workstreams_app",
-        "List, show, retry, resume, fork, hold, and abandon workstreams.",
+        "List, show, retry, resume, fork, and abandon workstreams.",
     ),
     "steps": Entry("keptwork.cli.flows:steps_app", "List, show, skip, and reset the steps of flows."),
     "templates": Entry("keptwork.cli.templates:app", "Store flow definitions by version, and start them by name."),
     "doctor": Entry("keptwork.cli.doctor:doctor", "Find stuck or inconsistent entities, and repair them."),
-    "override": Entry(
-        "keptwork.cli.doctor:override", "Force an entity into a state outside its lifecycle, with a reason."
-    ),
+    "override": Entry("keptwork.cli.doctor:override", "Force an entity into a state, with a reason."),
     "dead-letters": Entry("keptwork.cli.dead_letters:app", "List, show, and redrive dead letters."),
     "schedules": Entry("keptwork.cli.schedules:app", "List, add, pause, resume, and run schedules."),
     "queues": Entry("keptwork.cli.queues:app", "List, pause, resume, and limit queues."),
-    "limits": Entry(
-        "keptwork.cli.queues:limits_app", "Show the limits of jobs and queues, and the jobs that wait for them."
-    ),
+    "limits": Entry("keptwork.cli.queues:limits_app", "Show limits and the jobs that wait for them."),
     "breakers": Entry("keptwork.cli.breakers:app", "List, show, and reset circuit breakers."),
     "budgets": Entry("keptwork.cli.budgets:app", "List, show, set, and raise budgets for model calls."),
     "cost": Entry("keptwork.cli.budgets:cost", "Show the cost of model calls by model, tenant, flow, or day."),
     "keys": Entry("keptwork.cli.keys:app", "Create, list, rotate, and revoke API keys."),
     "tenants": Entry("keptwork.cli.keys:tenants_app", "List, add, and limit tenants."),
-    "top": Entry("keptwork.cli.top:top", "Watch flows, jobs, queues, workers, and open problems, like top."),
-    "stats": Entry("keptwork.cli.stats:stats", "Show metrics of jobs, moves, and leases, also for Prometheus."),
-    "prune": Entry(
-        "keptwork.cli.migrate:prune", "Delete jobs, flows, and other entities that finished long enough ago."
-    ),
+    "top": Entry("keptwork.cli.top:top", "Watch flows, jobs, queues, workers, and problems live."),
+    "stats": Entry("keptwork.cli.stats:stats", "Show metrics of jobs, moves, and leases."),
+    "prune": Entry("keptwork.cli.migrate:prune", "Delete jobs and flows that finished long enough ago."),
     "migrate": Entry("keptwork.cli.migrate:migrate", "Create a database, or bring it up to date."),
     "backup": Entry("keptwork.cli.backup:backup", "Write the database to a backup file, and compare both."),
     "restore": Entry("keptwork.cli.backup:restore", "Put a backup in place of the database, and compare both."),
-    "events": Entry("keptwork.cli.events:app", "Read the event log: one event for every move of every entity."),
-    "audit": Entry(
-        "keptwork.cli.events:audit_app", "Check the event log against the database, seal it, and export it."
-    ),
+    "events": Entry("keptwork.cli.events:app", "Read the event log."),
+    "audit": Entry("keptwork.cli.events:audit_app", "Verify, seal, and export the event log."),
     "flows": Entry("keptwork.cli.templates:flows_app", "Check and draw flow files, and print their JSON Schema."),
-    "agents": Entry("keptwork.cli.agents:app", "List agent jobs, and show their choices, transcripts, and records."),
+    "agents": Entry("keptwork.cli.agents:app", "List agent jobs, their transcripts, and their records."),
     "skills": Entry("keptwork.cli.tools:skills_app", "List skills, and show which skill a task would use."),
-    "tools": Entry("keptwork.cli.tools:app", "List the tools of keptwork.toml, and check that they can run here."),
+    "tools": Entry("keptwork.cli.tools:app", "List the tools of keptwork.toml and check them."),
     "lifecycles": Entry("keptwork.cli.lifecycles:app", "Show the declared lifecycles: their states and moves."),
 }
 
