@@ -151,7 +151,7 @@ async def test_repeated_write_answers_only_when_a_standby_has_its_rows(pair: Pai
 
 @pytest.mark.parametrize("name", KNOWN_PATHS)
 async def test_twin_without_the_record_is_caught(pair: Pair, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def nothing(_: PostgresStore) -> None: ...
+    async def nothing(*_: object) -> None: ...
 
     monkeypatch.setattr(PostgresStore, "confirm", nothing)
     given = await pair.first(CALLS[name])

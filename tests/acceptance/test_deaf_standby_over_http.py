@@ -112,7 +112,7 @@ async def test_repeated_request_is_answered_only_when_a_standby_has_what_it_repo
 async def test_twin_without_the_record_is_caught(
     name: str, deaf: Primary, servers: tuple[Running, Running], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def nothing(_: PostgresStore) -> None: ...
+    async def nothing(*_: object) -> None: ...
 
     monkeypatch.setattr(PostgresStore, "confirm", nothing)
     held = []

@@ -137,7 +137,7 @@ def test_ten_failovers_behind_a_deaf_standby_lose_nothing_with_8_workers(seed: i
 @needs_proc
 @pytest.mark.timeout(180)
 def test_twin_that_answers_without_the_record_loses_acknowledged_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def nothing(_: PostgresStore) -> None: ...
+    async def nothing(*_: object) -> None: ...
 
     monkeypatch.setattr(PostgresStore, "confirm", nothing)  # of the caller; workers are processes of their own
     with (

@@ -6,9 +6,12 @@ import inspect
 
 import pytest
 
+from keptwork.core.lifecycles import WORKER
+from keptwork.errors import Unconfirmed
+from keptwork.store import open_store
 from keptwork.store.contract.writer import Writer
 from keptwork.store.dialect import POSTGRES
-from keptwork.store.postgres.standby_acknowledgement import EXEMPT, manner, verbs
+from keptwork.store.postgres.standby_acknowledgement import EXEMPT, Operation, manner, verbs
 from keptwork.store.postgres.store import PostgresStore
 from keptwork.store.statements import Catalogue
 
@@ -79,3 +82,16 @@ def test_every_exempt_operation_has_a_reason_and_is_a_write() -> None:
 def test_every_write_of_the_contract_waits_for_what_it_answers_from() -> None:
     named = {name for name, _ in inspect.getmembers(Writer, inspect.isfunction) if not name.startswith("_")}
     assert {name for name in named if hasattr(getattr(PostgresStore, name), "__wrapped__")} == named
+
+
+async def test_record_on_another_server_confirms_nothing(postgres_copy: str) -> None:
+    store = await open_store(postgres_copy)
+    try:
+        assert isinstance(store, PostgresStore)
+        own = Operation()
+        await store.lent(own).get(WORKER, 1, 1)
+        await store.confirm(own.server)
+        with pytest.raises(Unconfirmed):
+            await store.confirm(("192.0.2.1", 5432))
+    finally:
+        await store.close()

@@ -94,6 +94,8 @@ async def test_wait_under_clock_or_race_fails_the_job_and_names_its_own_limit(
     jobs = Row(wait, row.tools)
     if wait_for_first in row.tools:
         jobs.scenes[name_of(wait_for_first)].seconds = 5  # the step is not first
+    if returned_beside in row.tools:
+        jobs.scenes[name_of(returned_beside)].seconds = 2  # the wait is parked before the handler returns
     async with opens(jobs.app) as harness:
         await jobs.enqueue()
         for tool, runs in (await jobs.runs(harness)).items():

@@ -16,8 +16,8 @@ from pathlib import Path
 from types import MethodType
 from typing import Any
 
-OURS = str(Path(__file__).parent)
-"""Time limits set in these files belong to the worker itself."""
+OURS = str(Path(__file__).parents[1]) + "/"
+"""Time limits set in these files are those of Keptwork itself."""
 
 Future = asyncio.Future[Any]
 

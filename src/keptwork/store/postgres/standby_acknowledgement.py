@@ -59,17 +59,20 @@ _WRITING = re.compile(rf"\b(?:INSERT INTO|UPDATE|DELETE FROM|{_LOCKS})\b")
 _MAIN = re.compile(r"\b(?:SELECT|INSERT|UPDATE|DELETE)\b")
 _OPENING = ("INSERT", "UPDATE", "DELETE", "MERGE")
 
+Server = tuple[str, int] | str
+
 
 class Operation:
     """The state of an operation so far. `outer` is the operation that it is a part of."""
 
-    __slots__ = ("outer", "pending", "queried", "wrote")
+    __slots__ = ("outer", "pending", "queried", "server", "wrote")
 
     def __init__(self, outer: Operation | None = None) -> None:
         self.outer = outer
         self.queried = False  # it sent a statement
         self.wrote = False  # a commit of its own wrote rows, and so waited for the standbys
         self.pending = False  # since then, a part of it answered from rows as they were
+        self.server: Server | None = None  # the address that its last statement was sent to
 
     def committed(self) -> None:
         """Record a commit that waited. Everything read before it is then on the standbys, too."""
@@ -82,6 +85,7 @@ class Operation:
         needed = rests and not exempt
         if self.outer is None:
             return needed and (error is None or is_refusal(error))
+        self.outer.server = self.server or self.outer.server
         if self.wrote:
             self.outer.committed()
         self.outer.queried |= self.queried and not exempt
@@ -94,8 +98,8 @@ class Confirms(Protocol):
 
     operation: Operation | None  # that its calls are a part of
 
-    async def confirm(self) -> None:
-        """Write a record to the log, and return when the standbys have it."""
+    async def confirm(self, server: Server | None) -> None:
+        """Write a record to the log of this server, and return when its standbys have it."""
 
     def lent(self, operation: Operation | None) -> Self:
         """Return the same store, whose calls are a part of this operation."""
@@ -135,7 +139,7 @@ class Acknowledging:
         if self._bound:
             _block.reset(self._token)
         if not self._reads_only and self._own.end(error):
-            await self._store.confirm()
+            await self._store.confirm(self._own.server)
 
 
 def is_refusal(error: BaseException) -> bool:
@@ -164,10 +168,10 @@ def _waiting(verb: Callable[..., Awaitable[Any]], exempt: bool) -> Callable[...,
             answer = await verb(self.lent(own), *values, **named)
         except BaseException as error:
             if own.end(error, exempt):
-                await self.confirm()
+                await self.confirm(own.server)
             raise
         if own.end(None, exempt and not (named.get("again") and answer)):
-            await self.confirm()
+            await self.confirm(own.server)
         return answer
 
     return waits

@@ -14,7 +14,7 @@ import asyncpg
 
 from keptwork.core.lifecycles import Change
 from keptwork.core.loop_scope import COMMITTED, ROLLED_BACK, Scope, idle_for
-from keptwork.errors import NewerDatabase, NotMigrated, StoreError, TransactionEnded, Unreachable
+from keptwork.errors import NewerDatabase, NotMigrated, StoreError, TransactionEnded, Unconfirmed, Unreachable
 from keptwork.store.contract.checkpoints_blobs import with_blobs
 from keptwork.store.contract.claims_turn import Turn
 from keptwork.store.contract.flows_steps import STEP_COLUMNS
@@ -61,6 +61,7 @@ from keptwork.store.postgres.row_security import refuse_unseen
 from keptwork.store.postgres.standby_acknowledgement import (
     Acknowledging,
     Operation,
+    Server,
     acknowledges,
     changed,
     current,
@@ -289,6 +290,8 @@ class PostgresStore(PostgresVerbs):
             operation.queried = True
         try:
             connection = await self._connections.acquired()
+            if operation is not None:
+                operation.server = connection._addr
             try:
                 rows, wrote = await sent(connection, sql, values)
                 insist_confirmed(connection)
@@ -307,9 +310,13 @@ class PostgresStore(PostgresVerbs):
     def acknowledging(self) -> Acknowledging:
         return Acknowledging(self)
 
-    async def confirm(self) -> None:
-        """Write a record to the log, and return when the standbys have it."""
-        await self._surely(partial(self._fetch, "confirm"))
+    async def confirm(self, server: Server | None) -> None:
+        """Write a record to the log, and return when the standbys have it. After a failover the new primary might lack
+        the rows that the answer rests on, and its record would vouch for nothing."""
+        own = Operation()
+        await self._surely(partial(self.lent(own)._fetch, "confirm"))
+        if server not in (None, own.server):
+            raise Unconfirmed(url=self.url)
 
     @asynccontextmanager
     async def _begun(self, **options: Any) -> AsyncIterator[PostgresTransaction]:
@@ -329,6 +336,7 @@ class PostgresStore(PostgresVerbs):
                 await transaction.start()
             lent = PostgresTransaction(connection, self._url, self._catalogue, self._keys, self.tally)
             lent.operation = operation
+            operation.server = connection._addr
             try:
                 yield lent
                 lent.scope.end(COMMITTED)
