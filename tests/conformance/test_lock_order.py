@@ -76,6 +76,8 @@ async def test_renewal_that_waits_while_it_holds_jobs_is_caught(
 async def test_steps_that_are_kept_in_any_order_are_caught(
     emptied_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("keptwork.store.postgres_checkpoints.sorted", lambda saves, key: saves, raising=False)
+    monkeypatch.setattr(
+        "keptwork.store.postgres.side_writes_checkpoints.sorted", lambda saves, key: saves, raising=False
+    )
     with pytest.raises((StoreError, asyncpg.DeadlockDetectedError), match="deadlock detected"):
         await beside_locks(emptied_database, keeps_steps, 0, 1)

@@ -92,14 +92,15 @@ def unmarked(sources: dict[str, str]) -> set[str]:
         use_cases |= {f"{module}.{node.name}": UseCase(module, node) for node in functions}
     while sum(one.learn(use_cases, names[one.module]) for one in use_cases.values()):
         pass
-    return {one.name for one in use_cases.values() if one.is_entry and one.writes and one.refuses and not one.is_marked}
+    entries = [one for one in use_cases.values() if one.is_entry and one.name.split(".")[0] in ROOMS]
+    return {one.name for one in entries if one.writes and one.refuses and not one.is_marked}
 
 
 def services() -> dict[str, str]:
     return {
         ".".join(path.relative_to(PACKAGE).with_suffix("").parts): path.read_text("utf-8")
         for room in ROOMS
-        for path in (PACKAGE / room).rglob("*.py")
+        for path in [*(PACKAGE / room).rglob("*.py"), *(PACKAGE / "store").glob("*.py")]  # these decide for the rooms
     }
 
 

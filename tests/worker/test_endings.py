@@ -259,7 +259,7 @@ async def test_base_exception_is_lost_as_a_reason_only_where_the_guard_is_missin
     app: Keptwork, monkeypatch: pytest.MonkeyPatch, ending: str, guard: bool
 ) -> None:
     if not guard:
-        monkeypatch.setattr("keptwork.worker.slot.BaseException", Exception, raising=False)
+        monkeypatch.setattr("keptwork.workers.slot.BaseException", Exception, raising=False)
 
     async def raises(ctx: Context) -> Any:
         return PLAIN[ending](ctx)
